@@ -1,0 +1,1 @@
+"""What reviews check, as data: one YAML file per checklist."""

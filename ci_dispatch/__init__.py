@@ -1,0 +1,1 @@
+"""The CI domain: gate, job plan, lease, execution, comparison. Imports nothing of the other rooms."""

@@ -1,0 +1,1 @@
+"""The GPU kernels that the engine stands on. Imports nothing of the other rooms."""

@@ -1,0 +1,84 @@
+"""What a repository may decide about its reviews: `.whitesmoke.yml` on the base branch."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from reviewer import yamlfile
+from reviewer.globs import check_glob
+from reviewer.model import Frozen, Language
+
+POLICY_FILE = ".whitesmoke.yml"
+
+
+class ModelLimits(Frozen):
+    """Bounds on what one request and one round may spend on models; whichever is reached first holds."""
+
+    request_tokens: int = Field(default=16_384, ge=256, description="most tokens of one answer")
+    request_seconds: float = Field(default=300, gt=0, description="longest wait for one answer")
+    round_tokens: int = Field(default=5_000_000, ge=1, description="most tokens of a round, in and out")
+    round_seconds: float = Field(default=3600, gt=0, description="longest round")
+    round_cost_usd: float | None = Field(default=None, gt=0, description="most money of a round")
+
+
+class ToolLimits(Frozen):
+    """Bounds on one conversation of an agentic rep with the checkout's tools."""
+
+    steps: int = Field(default=24, ge=1, description="most tool calls")
+    bytes: int = Field(default=400_000, ge=1024, description="most bytes that tools may answer")
+    seconds: float = Field(default=120, gt=0, description="most seconds spent inside tools")
+
+
+class ReviewPolicy(Frozen):
+    """How a round is run."""
+
+    reps: int = Field(default=5, ge=1, le=32, description="independent passes over every shard")
+    agentic_reps: int = Field(default=2, ge=0, description="how many of them may read the checkout")
+    quorum: int = Field(default=3, ge=1, description="distinct reps that make a finding block")
+    attempts: int = Field(default=2, ge=1, le=5, description="answers asked for before a rep counts as lost")
+    shard_tokens: int = Field(default=24_000, ge=500, description="most tokens of diff in one prompt")
+    max_shards: int = Field(default=16, ge=1, description="shards past this are listed as not reviewed")
+    min_coverage: float = Field(default=1.0, ge=0, le=1, description="below this the verdict is INCONCLUSIVE")
+    paths: tuple[str, ...] = Field(default=("**",), description="globs of files to review")
+    ignore: tuple[str, ...] = Field(default=(), description="globs of files to list but not review")
+    language: Language = Field(default="en", description="language of reports, model text included")
+    checklists: tuple[str, ...] | None = Field(default=None, description="checklists by name; all by default")
+    models: tuple[str, ...] = Field(
+        default=(), description="models by name; rep r is answered by r mod their number"
+    )
+    judge_model: str | None = Field(default=None, description="model of every step after discovery")
+    limits: ModelLimits = ModelLimits()
+    tools: ToolLimits = ToolLimits()
+
+    @field_validator("paths", "ignore")
+    @classmethod
+    def _globs(cls, globs: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(check_glob(glob) for glob in globs)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ReviewPolicy:
+        if self.quorum > self.reps:
+            raise ValueError(f"quorum {self.quorum} exceeds reps {self.reps}: nothing could ever block")
+        if self.agentic_reps > self.reps:
+            raise ValueError(f"agentic_reps {self.agentic_reps} exceeds reps {self.reps}")
+        return self
+
+
+class Policy(Frozen):
+    """The whole file."""
+
+    version: Literal[1] = 1
+    review: ReviewPolicy = ReviewPolicy()
+
+
+def load_policy(text: str, name: str = POLICY_FILE) -> Policy:
+    """Reads a policy file. Raises `ConfigError` naming file, line and what was expected."""
+    return yamlfile.load(text, Policy, name) if text.strip() else Policy()
+
+
+def policy_schema() -> dict[str, Any]:
+    """The published JSON schema of the policy file."""
+    schema = Policy.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "whitesmoke policy", **schema}

@@ -1,0 +1,1 @@
+"""Every text that a person or a model reads, as Jinja2 templates."""
