@@ -40,7 +40,7 @@ bench: $(STAMP)
 
 docs: $(STAMP)
 	$(BIN)/whitesmoke config schema > docs/policy.schema.json
-	$(BIN)/whitesmoke review --print-schema > docs/report.schema.json
+	$(BIN)/whitesmoke config schema --of report > docs/report.schema.json
 
 # Needs uv (https://docs.astral.sh/uv/) on the PATH; only for whoever changes a dependency.
 lock:

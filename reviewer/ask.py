@@ -52,7 +52,8 @@ class Panel:
         """Asks until an answer parses, at most `policy.attempts` times. With a `checkout` the model may read
         it through tools. `values` fill the step's template.
 
-        A lost answer is returned, not raised; only `EngineError` passes through.
+        A lost answer is returned, not raised; only `EngineError` passes through. An engine that gives no
+        completion has already tried again as often as makes sense.
         """
         prompt = render_prompt(step, self.policy.language, **values)
         request = Request(
@@ -68,7 +69,9 @@ class Panel:
             try:
                 told = await converse(self.engine, _retry(request, attempt, lost), toolbox, self.usage.add)
                 return Asked(parse(told, answer), attempt + 1)
-            except (CompletionFailed, Unparsable) as error:
+            except CompletionFailed as failed:
+                return Asked(None, attempt + 1, str(failed))
+            except Unparsable as error:
                 lost = str(error)
             finally:
                 if toolbox is not None:

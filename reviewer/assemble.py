@@ -11,7 +11,7 @@ from reviewer.case import Case
 from reviewer.cases import Docket
 from reviewer.checklist import Item, applicable
 from reviewer.checkout.base import Checkout
-from reviewer.detectors import DetectorRun
+from reviewer.detectors.run import DetectorRun
 from reviewer.discover import Discovery
 from reviewer.engines.base import Usage
 from reviewer.gate import Gate

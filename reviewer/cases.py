@@ -68,12 +68,13 @@ class Docket:
         voted = [case for case in self.cases if case.reps]
         same = match(findings, [case.finding for case in voted])
         for finding, (found, _) in zip(findings, same, strict=True):
-            if found is None:
+            case = next((case for case in voted if _same_item(case.finding, finding)), None)
+            if case is None and found is not None:
+                case = voted[found]
+            if case is None:
                 case = Case([], finding, finding.severity)
                 self.cases.append(case)
                 self.clusters += 1
-            else:
-                case = voted[found]
             self.attach(case, finding)
             case.certain |= any(items[id_].blocking for id_ in finding.checklist_ids)
 
@@ -129,6 +130,16 @@ def _votes(said: Sequence[Finding]) -> list[Severity]:
         before = worst.get(finding.rep, finding.severity)
         worst[finding.rep] = min(before, finding.severity, key=lambda one: one.rank)
     return list(worst.values())
+
+
+def _same_item(said: Finding, detected: Finding) -> bool:
+    """Whether a rep fails the same checklist item on the same lines as a detector."""
+    return (
+        said.path == detected.path
+        and said.line_start <= detected.line_end
+        and detected.line_start <= said.line_end
+        and not set(said.checklist_ids).isdisjoint(detected.checklist_ids)
+    )
 
 
 def _join(first: Case, other: Case) -> None:

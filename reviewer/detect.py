@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from reviewer.checklist import Item
 from reviewer.checkout.base import Checkout
-from reviewer.detectors import DetectorRun, detect
+from reviewer.detectors.run import DetectorRun, detect
 from reviewer.model import Language, Side, Unreviewed
 
 

@@ -142,13 +142,12 @@ def digest(*texts: str) -> str:
 def _seen(file: FileDiff, before: FileMark | None, checkout: Checkout) -> bool:
     if before is None:
         return False
-    if file.new_blob and (file.old_blob, file.new_blob) == (before.base_blob, before.head_blob):
-        return file.digest == before.digest
-    if file.old_blob == before.base_blob:
-        # Same base, other head: the pull request itself changed, even where equal hunks only moved.
-        return False
+    same_base = bool(file.old_blob) and file.old_blob == before.base_blob
     if file.digest == before.digest:
-        return True
+        # On the same base another head is another change, even where equal hunks only moved.
+        return not same_base or file.new_blob == before.head_blob
+    if same_base:
+        return False
     carried = checkout.merge(before.base_blob, before.head_blob, file.old_blob)
     return carried is not None and carried == checkout.blob(file.new_blob)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import json
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -78,7 +79,12 @@ def load_policy(text: str, name: str = POLICY_FILE) -> Policy:
     return yamlfile.load(text, Policy, name) if text.strip() else Policy()
 
 
-def policy_schema() -> dict[str, Any]:
-    """The published JSON schema of the policy file."""
+def policy_schema() -> str:
+    """The JSON schema (draft 2020-12) of the policy file, as published in docs/policy.schema.json."""
     schema = Policy.model_json_schema()
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "whitesmoke policy", **schema}
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "whitesmoke policy",
+    }
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

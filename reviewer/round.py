@@ -16,7 +16,7 @@ from reviewer.checkout.base import Checkout
 from reviewer.confirm import Confirmation, confirm, fresh_reps
 from reviewer.dedup import fold_same_causes
 from reviewer.detect import detect_changes
-from reviewer.detectors import DetectorRun
+from reviewer.detectors.run import DetectorRun
 from reviewer.discover import Discovery, Pass, as_finding, discover
 from reviewer.engines.base import Engine
 from reviewer.fact_check import fact_check

@@ -39,7 +39,7 @@ def make_patch(files: int = 1467, added: int = 290_000, seed: int = 0) -> bytes:
     rng = random.Random(seed)
     # Lines are drawn from a pool: making each anew would take longer than what is to be measured.
     pool = [_make_line(rng) for _ in range(20_000)]
-    growing = [index for index in range(files) if index % 40]
+    growing = [index for index in range(files) if not _is_deleted(index)]
     weights = {index: rng.paretovariate(1.5) for index in growing}
     total = sum(weights.values())
     shares = {index: int(added * weights[index] / total) for index in growing}
@@ -48,6 +48,10 @@ def make_patch(files: int = 1467, added: int = 290_000, seed: int = 0) -> bytes:
     return "".join(
         part for index in range(files) for part in _file(rng, pool, index, shares.get(index, 0))
     ).encode()
+
+
+def _is_deleted(index: int) -> bool:
+    return index % 40 == 39
 
 
 def _make_line(rng: random.Random) -> str:
@@ -60,7 +64,7 @@ def _file(rng: random.Random, pool: list[str], index: int, added: int) -> Iterat
     path = f"{folder}/{rng.choice(_WORDS)}/{rng.choice(_WORDS)}_{index}{suffix}"
     blobs = f"{rng.getrandbits(160):040x}", f"{rng.getrandbits(160):040x}"
     yield f"diff --git a/{path} b/{path}\n"
-    if index % 40 == 0:
+    if _is_deleted(index):
         removed = rng.randrange(5, 200)
         yield f"deleted file mode 100644\nindex {blobs[0]}..{0:040}\n--- a/{path}\n+++ /dev/null\n"
         yield f"@@ -1,{removed} +0,0 @@\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -46,7 +45,6 @@ def show(file: Path | None, repo: Path, base: str) -> None:
 def schema(of: str) -> None:
     """Print the JSON schema of the policy file or of the JSON report."""
     from reviewer.policy import policy_schema
-    from reviewer.report.json import report_schema
+    from reviewer.report.serial import json_schema
 
-    published = policy_schema() if of == "policy" else report_schema()
-    click.echo(json.dumps(published, indent=2, ensure_ascii=False))
+    click.echo(policy_schema() if of == "policy" else json_schema(), nl=False)

@@ -74,3 +74,7 @@ def main() -> None:
 def _fail(message: str) -> None:
     click.echo(f"whitesmoke: {message}", err=True)
     sys.exit(EXIT_ERROR)
+
+
+if __name__ == "__main__":
+    main()

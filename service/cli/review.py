@@ -116,7 +116,7 @@ def adjust(policy: ReviewPolicy, reps: int | None, language: Language | None) ->
 def renderer(form: str) -> Callable[[RoundReport], str]:
     """How a report is written in one of `FORMATS`."""
     if form == "json":
-        from reviewer.report.json import to_json
+        from reviewer.report.serial import to_json
 
         return to_json
     if form == "sarif":

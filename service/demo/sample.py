@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reviewer import yamlfile
+from reviewer.errors import GitError
 from reviewer.model import Frozen
 
 BASE = "main"
@@ -62,9 +63,14 @@ class Sample:
 
 
 def build(target: Path) -> Sample:
-    """Makes the repository in `target`, a missing or empty folder, with the pull request checked out."""
+    """Makes the repository in `target`, a missing or empty folder, with the pull request checked out.
+
+    Raises `GitError` for a folder that holds something, or where git cannot do its part.
+    """
     history = _history()
     target.mkdir(parents=True, exist_ok=True)
+    if any(target.iterdir()):
+        raise GitError(f"{target} is not empty", "name a new or empty folder for the sample")
     _git(target, "init", "--template=", f"--initial-branch={BASE}")
     for commit in history.base:
         _commit(target, commit)
@@ -126,4 +132,12 @@ def _git(target: Path, *arguments: str, author: str = "", date: str = "") -> Non
         name, _, email = author.removesuffix(">").partition(" <")
         for role in ("AUTHOR", "COMMITTER"):
             environment |= {f"GIT_{role}_NAME": name, f"GIT_{role}_EMAIL": email, f"GIT_{role}_DATE": date}
-    subprocess.run(["git", *arguments], cwd=target, env=environment, check=True, capture_output=True)
+    try:
+        subprocess.run(
+            ["git", *arguments], cwd=target, env=environment, check=True, capture_output=True, text=True
+        )
+    except FileNotFoundError:
+        raise GitError("git is not on the PATH", "install git 2.34 or newer") from None
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr.strip() or error.stdout.strip()).split("\n")[0]
+        raise GitError(f"git {arguments[0]} failed in {target}: {said}", "build the sample anew") from None

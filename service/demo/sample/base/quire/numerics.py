@@ -1,4 +1,4 @@
-"""Rounding rules that the CPU and the GPU must share to agree bit for bit."""
+"""Rounding rules that the CPU and the GPU share, so that they give the same codes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,47 @@
+"""`whitesmoke bench`: figures, printed and never asserted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def bench() -> None:
+    """Measure speed, memory and the quality of clustering."""
+
+
+@bench.command()
+@click.option(
+    "--patch", type=click.Path(path_type=Path, exists=True), help="A patch instead of the made one."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def review(patch: Path | None, as_json: bool) -> None:
+    """Seconds and peak memory of parse, plan, cluster and render on a large patch."""
+    from service.bench.review import render, run, run_synthetic, to_json
+
+    figures = run(patch) if patch else run_synthetic()
+    click.echo(to_json(figures) if as_json else render(figures))
+
+
+@bench.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True))
+@click.option("--json", "as_json", is_flag=True, help="Print {judge: {precision, recall, f1}} in percent.")
+def votes(file: Path, as_json: bool) -> None:
+    """Precision and recall of clustering and voting on the findings of public tools in FILE."""
+    from service.bench import votes as measured
+
+    result = measured.run(file)
+    click.echo(measured.to_json(result) if as_json else measured.render(result))
+
+
+@bench.command()
+@click.argument("file", type=click.Path(path_type=Path, exists=True), required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def pairs(file: Path | None, as_json: bool) -> None:
+    """Precision and recall of clustering over labelled pairs of findings; the shipped set by default."""
+    from service.bench import pairs as measured
+
+    result = measured.run(file)
+    click.echo(measured.to_json(result) if as_json else measured.render(result))
