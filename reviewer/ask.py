@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from reviewer.agent import converse
@@ -37,7 +37,7 @@ class Panel:
     engine: Engine
     policy: ReviewPolicy
     usage: Usage = field(default_factory=Usage)
-    tool_calls: list[ToolUse] = field(default_factory=list)
+    _toolboxes: list[tuple[Key, Toolbox]] = field(default_factory=list)
 
     async def ask(
         self,
@@ -65,21 +65,23 @@ class Panel:
         )
         lost = ""
         for attempt in range(self.policy.attempts):
+            trial = _retry(request, attempt, lost)
             toolbox = Toolbox(checkout, self.policy.tools) if checkout is not None else None
+            if toolbox is not None:
+                self._toolboxes.append((trial.key, toolbox))
             try:
-                told = await converse(self.engine, _retry(request, attempt, lost), toolbox, self.usage.add)
+                told = await converse(self.engine, trial, toolbox, self.usage.add)
                 return Asked(parse(told, answer), attempt + 1)
             except CompletionFailed as failed:
                 return Asked(None, attempt + 1, str(failed))
             except Unparsable as error:
                 lost = str(error)
-            finally:
-                if toolbox is not None:
-                    self._record(request.key, toolbox)
         return Asked(None, self.policy.attempts, lost)
 
-    def _record(self, key: Key, toolbox: Toolbox) -> None:
-        self.tool_calls += (
+    def tool_calls(self) -> tuple[ToolUse, ...]:
+        """Every call of a tool so far, in an order that does not depend on who was faster."""
+        in_order = sorted(self._toolboxes, key=lambda pair: astuple(pair[0]))
+        return tuple(
             ToolUse(
                 step=key.step,
                 rep=key.rep,
@@ -88,6 +90,7 @@ class Panel:
                 ok=one.ok,
                 bytes=one.bytes,
             )
+            for key, toolbox in in_order
             for one in toolbox.records
         )
 

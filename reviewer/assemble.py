@@ -102,8 +102,7 @@ def assemble(draft: Draft, ledger: Ledger, wording: Wording) -> tuple[RoundRepor
     )
     usage = draft.panel.usage if draft.panel else Usage()
     models = tuple(sorted(usage.models, key=lambda model: (-usage.models[model], model)))
-    calls = draft.panel.tool_calls if draft.panel else []
-    tool_calls = tuple(sorted(calls, key=lambda call: (call.step, call.rep)))
+    tool_calls = draft.panel.tool_calls() if draft.panel else ()
     delta = draft.plan.changed_paths
     kpi = Kpi(
         reps=draft.policy.reps if draft.panel else 0,

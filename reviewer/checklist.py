@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import resources
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -27,6 +27,17 @@ from reviewer.model import Frozen, Language, Severity
 
 BUILTIN = ("general", "python", "cuda_triton", "cuda_graphs", "cpp")
 
+_T = TypeVar("_T")
+
+
+def _not_empty(entries: tuple[_T, ...]) -> tuple[_T, ...]:
+    if not entries:
+        raise ValueError("expected at least one entry, found none; add one")
+    return entries
+
+
+# Not min_length: pydantic counts only valid entries, and so would blame the list for one bad entry.
+Some: TypeAlias = Annotated[tuple[_T, ...], AfterValidator(_not_empty)]
 Phrase = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Glob = Annotated[str, AfterValidator(check_glob)]
 ItemId = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*\.[a-z0-9]+(-[a-z0-9]+)*$")]
@@ -52,12 +63,12 @@ class _Detector(Frozen):
 
 class RuffDetector(_Detector):
     kind: Literal["ruff"]
-    rules: tuple[Annotated[str, StringConstraints(pattern=r"^[A-Z]+[0-9]+$")], ...] = Field(min_length=1)
+    rules: Some[Annotated[str, StringConstraints(pattern=r"^[A-Z]+[0-9]+$")]]
 
 
 class BanditDetector(_Detector):
     kind: Literal["bandit"]
-    rules: tuple[Annotated[str, StringConstraints(pattern=r"^B[0-9]{3}$")], ...] = Field(min_length=1)
+    rules: Some[Annotated[str, StringConstraints(pattern=r"^B[0-9]{3}$")]]
 
 
 class AstGrepRule(Frozen):
@@ -70,7 +81,7 @@ class AstGrepRule(Frozen):
 
 class AstGrepDetector(_Detector):
     kind: Literal["ast_grep"]
-    rules: tuple[AstGrepRule, ...] = Field(min_length=1)
+    rules: Some[AstGrepRule]
 
 
 def _known_check(name: str) -> str:
@@ -83,7 +94,7 @@ def _known_check(name: str) -> str:
 
 class OwnDetector(_Detector):
     kind: Literal["own"]
-    rules: tuple[Annotated[str, AfterValidator(_known_check)], ...] = Field(min_length=1)
+    rules: Some[Annotated[str, AfterValidator(_known_check)]]
 
 
 Detector: TypeAlias = Annotated[
@@ -94,7 +105,7 @@ Detector: TypeAlias = Annotated[
 class _ItemFields(Frozen):
     id: ItemId
     text: Text
-    applies_to: tuple[Glob, ...] = Field(default=("**",), min_length=1, description="globs as in .gitignore")
+    applies_to: Some[Glob] = Field(default=("**",), description="globs as in .gitignore")
     severity: Severity = Field(description="the worst severity a finding under this item may have")
     blocking: bool = Field(default=False, description="whether a detector's finding may block by itself")
     detector: Detector | None = None
@@ -118,13 +129,13 @@ class Item(_ItemFields):
 class _Section(Frozen):
     id: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]+(\.[A-Za-z0-9]+)*$")]
     name: Text
-    items: tuple[_ItemFields, ...] = Field(min_length=1)
+    items: Some[_ItemFields]
 
 
 class _File(Frozen):
     checklist: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
     name: Text
-    sections: tuple[_Section, ...] = Field(min_length=1)
+    sections: Some[_Section]
 
     @model_validator(mode="after")
     def _each_id_once(self, info: ValidationInfo) -> _File:

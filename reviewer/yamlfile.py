@@ -54,6 +54,10 @@ _EXPECTED = {
     "model_attributes_type": "a mapping",
 }
 
+# Pydantic's "Input should be ...", "String should match ...", "Value should have ...".
+_SHOULD = re.compile(r"\w+ should (be|have|match) ")
+_VERBS = {"be": "", "have": "a value with ", "match": "text that matches "}
+
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -171,7 +175,7 @@ def _node(event: Any, events: Iterator[Any], duplicates: list[_Problem], depth: 
         raise _Refused(
             line, f"expected a plain value, found the tag {json.dumps(event.tag)}", "remove the tag"
         )
-    if depth > MAX_DEPTH:
+    if depth >= MAX_DEPTH:
         raise _Refused(line, f"expected at most {MAX_DEPTH} levels, found more", "flatten the file")
     if isinstance(event, yaml.ScalarEvent):
         return _Node(line, _scalar(event.value) if event.implicit[0] else event.value)
@@ -227,8 +231,8 @@ def _describe(detail: ErrorDetails, root: _Node, schema: dict[str, Any]) -> _Pro
             remedy = _suggest(str(node.value), re.findall(r"'([^']*)'", expected)) or "use one of them"
             return _Problem(line, f"{where}expected {expected}, found {_show(node.value)}", remedy)
     message, _, remedy = detail["msg"].removeprefix("Value error, ").partition("; ")
-    if kind in _EXPECTED or message.startswith("Input should be "):
-        expected = _EXPECTED.get(kind) or message.removeprefix("Input should be ")
+    expected = _EXPECTED.get(kind) or _SHOULD.sub(lambda should: _VERBS[should[1]], message)
+    if expected != message:
         message = f"expected {expected}, found {_show(node.value)}"
     if not remedy:
         quotable = kind == "string_type" and isinstance(node.value, int | float)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -123,7 +122,7 @@ class OpenAIEngine:
         try:
             return read_reply(reply, request, model, self._settings.prices.get(model, (0.0, 0.0)), seconds)
         except CompletionFailed as failed:
-            raise CompletionFailed(failed.reason, self._redact(str(failed))) from None
+            raise CompletionFailed(failed.reason, self._tell(failed)) from None
 
     def warnings(self) -> tuple[str, ...]:
         return tuple(
@@ -150,18 +149,21 @@ class OpenAIEngine:
                     ) from None
                 dialect = simpler
             else:
-                self._dialects[known] = dialect
+                if complaint:
+                    self._dialects[known] = dialect
                 return reply
 
     async def _persist(self, body: dict[str, Any], model: str) -> bytes:
         """Sends `body` until it is answered, the retries are used up, or the time left is too short to wait."""
-        for attempt in count():
+        attempt = 0
+        while True:
             try:
                 return await self._send(body, model)
             except _Transient as error:
                 pause = self._pause(attempt, error.retry_after)
                 left = time_left()
                 if attempt < self._settings.retries and pause < left:
+                    attempt += 1
                     await asyncio.sleep(pause)
                     continue
                 if error.reason == "connection" and not self._answered:
@@ -171,7 +173,6 @@ class OpenAIEngine:
                     ) from None
                 why = f"; to wait {pause:.0f} s exceeds the {left:.0f} s left" if pause >= left else ""
                 raise CompletionFailed(error.reason, f"{model}: {error}{why}") from None
-        raise AssertionError("count() never ends")
 
     async def _send(self, body: dict[str, Any], model: str) -> bytes:
         import httpx2
@@ -234,6 +235,7 @@ class OpenAIEngine:
         return retry_after + backoff * random.uniform(0.5, 1.0)
 
     def _tell(self, text: object) -> str:
+        """What an endpoint said, fit for a message. Redacted first: cut in two, a secret is not recognised."""
         return one_line(self._redact(str(text)))
 
     def _seed(self, key: Key) -> int | None:
@@ -260,6 +262,6 @@ def _retry_after(headers: Mapping[str, str]) -> float:
     except ValueError:
         try:
             seconds = parsedate_to_datetime(value).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, OverflowError):
             return 0.0
     return 0.0 if math.isnan(seconds) else max(seconds, 0.0)

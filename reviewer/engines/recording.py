@@ -64,12 +64,16 @@ class Recorder:
         self._path = path
         self._redact = redact
         self._file = _open(path)
-        if self._file.tell():
-            _load(path)
-            if not path.read_bytes().endswith(b"\n"):
-                self._file.write(b"\n")
-        else:
-            self._append(Header(recorded_at=now().isoformat(timespec="seconds"), note=note))
+        try:
+            if self._file.tell():
+                _load(path)
+                if not path.read_bytes().endswith(b"\n"):
+                    self._file.write(b"\n")
+            else:
+                self._append(Header(recorded_at=now().isoformat(timespec="seconds"), note=note))
+        except ReviewError:
+            self.close()
+            raise
 
     async def complete(self, request: Request) -> Completion:
         try:

@@ -52,7 +52,7 @@ def read_reply(
     """The completion in the body of a successful reply. `price` is USD for a million tokens in, and out.
 
     Tokens that the endpoint does not count are estimated, so that budgets hold. Raises `CompletionFailed`
-    (server_error) for anything that is no chat completion.
+    (server_error) for anything that is no chat completion; the message quotes it whole, for `one_line`.
     """
     reply = _parse(body, model)
     choice = reply.choices[0]
@@ -80,28 +80,24 @@ def read_reply(
     )
 
 
-def one_line(text: str, longest: int = 200) -> str:
-    """What somebody else wrote, fit for a message."""
+def one_line(text: str) -> str:
+    """What somebody else wrote, fit for a message: 200 printable characters at most."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return line if len(line) <= longest else line[: longest - 1] + "…"
+    return line if len(line) <= 200 else f"{line[:199]}…"
 
 
 def _parse(body: bytes, model: str) -> _Reply:
     try:
         data: Any = json.loads(body)
     except (ValueError, RecursionError) as error:
-        start = one_line(body[:400].decode(errors="replace"), 60)
-        raise CompletionFailed(
-            "server_error", f"the endpoint of {model} answered no JSON but '{start}'"
-        ) from error
+        text = body.decode(errors="replace")
+        raise CompletionFailed("server_error", f"{model} answered no JSON but: {text}") from error
     try:
         return _Reply.model_validate(data)
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(map(str, fault["loc"])) or "reply"
-        said = (
-            f": {one_line(json.dumps(data['error']))}" if isinstance(data, dict) and "error" in data else ""
-        )
+        said = f": {json.dumps(data['error'])}" if isinstance(data, dict) and "error" in data else ""
         raise CompletionFailed(
             "server_error", f"{model} answered no chat completion ({place}: {fault['msg']}){said}"
         ) from error

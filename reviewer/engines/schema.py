@@ -8,8 +8,8 @@ from typing import Any
 def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
     """`schema` as strict structured output demands it: every property required, none besides them, no defaults.
 
-    None where it cannot be said so (an object of arbitrary keys, a value of any type). Lengths and bounds are left out, which strict
-    endpoints may refuse: whoever reads the answer checks it against the whole schema anyway.
+    None where it cannot be said so (an object of arbitrary keys, a value of any type). Lengths and bounds are left
+    out, which strict endpoints may refuse: whoever reads the answer checks it against the whole schema anyway.
     """
     try:
         strict: dict[str, Any] = _strict(schema, schema.get("$defs", {}))

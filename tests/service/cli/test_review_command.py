@@ -105,7 +105,17 @@ def test_a_replay_of_a_recording_gives_the_same_bytes(run, repo: Repo, tmp_path:
     from tests.service.cli.recordings import record_round
 
     recording = record_round(repo, tmp_path / "round.jsonl")
-    arguments = ("review", "--repo", repo.folder, "--engine", "replay", "--recording", recording, "--format", "json")
+    arguments = (
+        "review",
+        "--repo",
+        repo.folder,
+        "--engine",
+        "replay",
+        "--recording",
+        recording,
+        "--format",
+        "json",
+    )
     first = run(*arguments, "--data", tmp_path / "one")
     second = run(*arguments, "--data", tmp_path / "two")
     assert first.out == second.out
@@ -199,11 +209,15 @@ class TestBadInput:
         assert ledger.read_text() == "{"
 
     def test_a_report_that_cannot_be_written(self, run, repo: Repo) -> None:
-        self.refused(run("review", "--repo", repo.folder, "--out", "/proc/report.md"), "cannot write /proc/report.md")
+        self.refused(
+            run("review", "--repo", repo.folder, "--out", "/proc/report.md"), "cannot write /proc/report.md"
+        )
 
     def test_a_reader_that_goes_away_is_no_traceback(self, repo: Repo, tmp_path: Path) -> None:
         command = f"{sys.executable} -m service.cli.main review --repo {repo.folder} --data {tmp_path} 2>err | true; cat err"
-        done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
         assert "Traceback" not in done.stdout
 
 

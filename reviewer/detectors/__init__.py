@@ -1,0 +1,1 @@
+"""Deterministic analysers bound to checklist items."""
