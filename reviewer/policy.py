@@ -28,7 +28,7 @@ class ToolLimits(Frozen):
     """Bounds on one conversation of an agentic rep with the checkout's tools."""
 
     steps: int = Field(default=24, ge=1, description="most tool calls")
-    bytes: int = Field(default=400_000, ge=1024, description="most bytes that tools may answer")
+    bytes: int = Field(default=400_000, ge=1, description="most bytes that tools may answer")
     seconds: float = Field(default=120, gt=0, description="most seconds spent inside tools")
 
 
@@ -50,6 +50,9 @@ class ReviewPolicy(Frozen):
         default=(), description="models by name; rep r is answered by r mod their number"
     )
     judge_model: str | None = Field(default=None, description="model of every step after discovery")
+    prices: dict[str, tuple[float, float]] = Field(
+        default={}, description="USD for a million tokens in, and out, by model; unpriced models cost nothing"
+    )
     limits: ModelLimits = ModelLimits()
     tools: ToolLimits = ToolLimits()
 

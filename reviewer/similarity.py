@@ -40,13 +40,14 @@ class Located(Protocol):
     def quoted_code(self) -> str: ...
 
 
-# Chosen with `whitesmoke bench votes` and `whitesmoke bench pairs`; each lies on a plateau.
+# Chosen with `whitesmoke bench votes` and `whitesmoke bench pairs`.
 THRESHOLD = 0.36  # mean similarity at which groups of findings still join
 LEAD = 60.0  # terms after which a term counts half: what comes first states the fault
 UNSEEN = 10.0  # other findings imagined beside the real ones, so that what a handful all say still counts
 NEIGHBOURS = 30  # findings whose resemblance counts as context: more would drown it in chance agreement
 CONTEXT = 0.6  # share of the similarity that comes from resembling the same other findings
 NEAR = 8.0  # gap in lines at which two places count as half the same
+DRIFT = 40.0  # gap in lines at which an equal quotation counts half: a line may have moved, or stand twice
 MISQUOTED = 0.5  # what nearness is worth where both quote code and share no line of it
 ELSEWHERE = 0.15  # what words are worth at another place of the same file
 HERE = 0.10  # similarity of two findings about the same place before any word agrees
@@ -128,11 +129,14 @@ def _places(findings: Sequence[Located]) -> Matrix:
     end = np.array([finding.line_end for finding in findings], dtype=np.int64)
     side = np.array([finding.side is Side.LEFT for finding in findings])
     gap = np.maximum(0, np.maximum(start[:, None] - end[None, :], start[None, :] - end[:, None]))
-    near = 0.5 ** (gap / NEAR) * (side[:, None] == side[None, :])
     whole = start == 0
+    gap[whole[:, None] | whole[None, :]] = 0
+    near = 0.5 ** (gap / NEAR) * (side[:, None] == side[None, :])
     near = np.where(whole[:, None] | whole[None, :], 0.5, near)
     near = np.where(whole[:, None] & whole[None, :], 1.0, near)
     shared, quotes = _shared_quotes(findings)
+    # The same line may stand in a file twice: far apart, an equal quotation is no proof.
+    shared = shared * 0.5 ** (gap / DRIFT)
     both = quotes[:, None] & quotes[None, :]
     near = np.where(both, near * (MISQUOTED + (1 - MISQUOTED) * shared), near)
     return np.maximum(near, shared).astype(np.float32)

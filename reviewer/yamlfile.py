@@ -99,36 +99,38 @@ def load(text: str, model: type[ModelT], name: str, *, context: Any = None) -> M
         raise ConfigError(
             f"{name}: expected at most {MAX_BYTES} bytes, found {size}", "split the file or shorten its texts"
         )
-    duplicates: list[_Problem] = []
+    problems: list[_Problem] = []
     try:
-        root = _compose(text, duplicates)
+        root = _compose(text, problems)
     except _Refused as refused:
-        raise _error(name, [*duplicates, refused.problem]) from None
+        raise _error(name, [*problems, refused.problem]) from None
     try:
         instance = model.model_validate(root.value, context=context)
     except ValidationError as error:
+        room = max(0, MAX_PROBLEMS - len(problems))
         schema = model.model_json_schema()
-        problems = [_describe(detail, root, schema) for detail in error.errors(include_url=False)]
-        raise _error(name, [*duplicates, *problems]) from None
-    if duplicates:
-        raise _error(name, duplicates)
+        details = error.errors(include_url=False)
+        problems += [_describe(detail, root, schema) for detail in details[:room]]
+        raise _error(name, problems, len(details[room:])) from None
+    if problems:
+        raise _error(name, problems)
     return instance
 
 
-def _error(name: str, problems: Sequence[_Problem]) -> ConfigError:
-    ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem.line)
-    if len(ordered) > MAX_PROBLEMS:
-        what = f"and {len(ordered) - MAX_PROBLEMS} more problems from here on"
-        ordered[MAX_PROBLEMS:] = [
-            _Problem(ordered[MAX_PROBLEMS].line, what, "correct the first ones and check again")
-        ]
-    lines = [f"{name}:{problem.line}: {problem.what}" for problem in ordered]
-    remedies = [problem.remedy for problem in ordered]
-    whole = [f"{line}; {remedy}" for line, remedy in zip(lines[:-1], remedies[:-1], strict=True)]
-    return ConfigError("\n".join([*whole, lines[-1]]), remedies[-1])
+def _error(name: str, problems: Sequence[_Problem], more: int = 0) -> ConfigError:
+    """One error of many lines; `more` problems were found and are only counted."""
+    more += len(problems[MAX_PROBLEMS:])
+    lines = [
+        (f"{name}:{problem.line}: {problem.what}", problem.remedy)
+        for problem in sorted(problems[:MAX_PROBLEMS], key=lambda problem: problem.line)
+    ]
+    if more:
+        lines.append((f"{name}: and {more} more problems", "correct the first ones and check again"))
+    *whole, (last, remedy) = lines
+    return ConfigError("\n".join([*(f"{what}; {how}" for what, how in whole), last]), remedy)
 
 
-def _compose(text: str, duplicates: list[_Problem]) -> _Node:
+def _compose(text: str, problems: list[_Problem]) -> _Node:
     """The file's one document as a tree of nodes. Events are read one by one, so what is refused costs nothing more."""
     events = yaml.parse(text, Loader=_Loader)
     try:
@@ -136,7 +138,7 @@ def _compose(text: str, duplicates: list[_Problem]) -> _Node:
         start = next(events)
         if isinstance(start, yaml.StreamEndEvent):
             return _Node(1, None)
-        root = _node(next(events), events, duplicates, 0)
+        root = _node(next(events), events, problems, 0)
         next(events)
         after = next(events)
     except yaml.MarkedYAMLError as error:
@@ -167,7 +169,7 @@ def _line(event: Any) -> int:
     return int(event.start_mark.line) + 1
 
 
-def _node(event: Any, events: Iterator[Any], duplicates: list[_Problem], depth: int) -> _Node:
+def _node(event: Any, events: Iterator[Any], problems: list[_Problem], depth: int) -> _Node:
     line = _line(event)
     if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
         raise _Refused(line, "expected a plain value, found an anchor or alias", "write the value out")
@@ -182,12 +184,12 @@ def _node(event: Any, events: Iterator[Any], duplicates: list[_Problem], depth: 
     if isinstance(event, yaml.SequenceStartEvent):
         items: list[_Node] = []
         while not isinstance(event := next(events), yaml.SequenceEndEvent):
-            items.append(_node(event, events, duplicates, depth + 1))
+            items.append(_node(event, events, problems, depth + 1))
         return _Node(line, [item.value for item in items], dict(enumerate(items)))
-    return _mapping(line, events, duplicates, depth)
+    return _mapping(line, events, problems, depth)
 
 
-def _mapping(line: int, events: Iterator[Any], duplicates: list[_Problem], depth: int) -> _Node:
+def _mapping(line: int, events: Iterator[Any], problems: list[_Problem], depth: int) -> _Node:
     children: dict[str | int, _Node] = {}
     key_lines: dict[str, int] = {}
     while not isinstance(event := next(events), yaml.MappingEndEvent):
@@ -195,10 +197,10 @@ def _mapping(line: int, events: Iterator[Any], duplicates: list[_Problem], depth
         if not isinstance(event, yaml.ScalarEvent):
             raise _Refused(key_line, "expected a key, found a list or mapping", "use plain text as the key")
         key = event.value
-        child = _node(next(events), events, duplicates, depth + 1)
+        child = _node(next(events), events, problems, depth + 1)
         if key in key_lines:
             what = f"expected each key once, found {json.dumps(key)} again (first on line {key_lines[key]})"
-            duplicates.append(_Problem(key_line, what, "keep one of the two"))
+            problems.append(_Problem(key_line, what, "keep one of the two"))
             continue
         children[key], key_lines[key] = child, key_line
     return _Node(line, {key: child.value for key, child in children.items()}, children, key_lines)

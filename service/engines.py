@@ -52,6 +52,7 @@ async def open_engine(
     """The engine within the policy's limits. `recording` is read by `replay` and written by `openai`."""
     from reviewer.engines.budget import Budgeted
     from reviewer.engines.recording import Recorder, Replay
+    from reviewer.redact import Redactor
 
     now = datetime.now().astimezone()
     if name == "none":
@@ -59,8 +60,9 @@ async def open_engine(
     elif name == "replay":
         if recording is None:
             raise EngineError("--engine replay needs a recording", "name it with --recording FILE")
+        # A replay spends nothing, and must refuse what was refused when it was recorded, no more and no less.
         replay = Replay(recording)
-        yield Opened(Budgeted(replay, policy.limits), datetime.fromisoformat(replay.recorded_at))
+        yield Opened(replay, datetime.fromisoformat(replay.recorded_at))
     else:
         from reviewer.engines.openai import OpenAIEngine, OpenAISettings
 
@@ -70,13 +72,15 @@ async def open_engine(
             models=name_models(models, policy),
             judge_model=policy.judge_model,
             request_timeout=policy.limits.request_seconds,
+            prices=policy.prices,
         )
         async with OpenAIEngine(settings) as engine:
+            budgeted = Budgeted(engine, policy.limits, concurrency=settings.concurrency)
             if recording is None:
-                yield Opened(Budgeted(engine, policy.limits), now)
+                yield Opened(budgeted, now)
                 return
-            recorder = Recorder(engine, recording, now=lambda: now)
+            recorder = Recorder(budgeted, recording, redact=Redactor([settings.api_key]), now=lambda: now)
             try:
-                yield Opened(Budgeted(recorder, policy.limits), now)
+                yield Opened(recorder, now)
             finally:
                 recorder.close()

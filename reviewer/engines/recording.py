@@ -1,8 +1,9 @@
 """Recording a round's completions and answering from the recording later: JSON lines, one completion each.
 
 The first line is a header, `{"whitesmoke_recording": 1, "recorded_at": ..., "note": ...}`. Every other line holds
-the request's key and prompt version, and either the completion or how it failed. A key recorded twice is answered
-by its last line, so that a recording can be mended by appending to it.
+the request's key and prompt version, and either the completion or how it failed; or, when a recording is closed,
+what the engine warned of. A key recorded twice is answered by its last line, so that a recording can be mended by
+appending to it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from reviewer.engines.base import Completion, CompletionFailed, Engine, Key, Request
 from reviewer.errors import ReviewError
@@ -41,6 +42,12 @@ class Entry(Frozen):
     key: Key
     prompt_version: str
     result: Completion | Failure
+
+
+class Remarks(Frozen):
+    """The last line of a round whose engine had warnings: they are part of its report."""
+
+    warnings: tuple[str, ...]
 
 
 class Recorder:
@@ -70,9 +77,9 @@ class Recorder:
                 if not path.read_bytes().endswith(b"\n"):
                     self._file.write(b"\n")
             else:
-                self._append(Header(recorded_at=now().isoformat(timespec="seconds"), note=note))
+                self._append(Header(recorded_at=now().isoformat(), note=note))
         except ReviewError:
-            self.close()
+            self._file.close()
             raise
 
     async def complete(self, request: Request) -> Completion:
@@ -86,10 +93,12 @@ class Recorder:
         return completion
 
     def warnings(self) -> tuple[str, ...]:
-        return self._engine.warnings()
+        return tuple(map(self._redact, self._engine.warnings()))
 
     def close(self) -> None:
-        self._file.close()
+        with self._file:
+            if warnings := self.warnings():
+                self._append(Remarks(warnings=warnings))
 
     def _redacted(self, completion: Completion) -> Completion:
         calls = tuple(replace(call, arguments=self._redact(call.arguments)) for call in completion.tool_calls)
@@ -116,10 +125,11 @@ class Replay:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        header, entries = _load(path)
+        header, lines = _load(path)
         self.recorded_at = header.recorded_at
         self.note = header.note
-        self._entries = {entry.key: entry for entry in entries}
+        self._entries = {line.key: line for line in lines if isinstance(line, Entry)}
+        self._warnings = next((line.warnings for line in reversed(lines) if isinstance(line, Remarks)), ())
         self._used: set[Key] = set()
         self._changed: set[Key] = set()
 
@@ -136,9 +146,9 @@ class Replay:
         return entry.result
 
     def warnings(self) -> tuple[str, ...]:
-        """One line for each step whose prompt is no longer the recorded one."""
+        """What was warned of while recording, and each step whose prompt is no longer the recorded one."""
         changed = Counter(key.step for key in self._changed)
-        return tuple(
+        return self._warnings + tuple(
             f"the prompt of step {step} changed since this recording was made ({_count(changed[step])})"
             for step in sorted(changed)
         )
@@ -179,10 +189,12 @@ def _unwritable(path: Path, error: OSError) -> ReviewError:
     )
 
 
-LineT = TypeVar("LineT", bound=Frozen)
+LineT = TypeVar("LineT")
+_HEADER = TypeAdapter(Header)
+_LINE: TypeAdapter[Entry | Remarks] = TypeAdapter(Entry | Remarks)
 
 
-def _load(path: Path) -> tuple[Header, list[Entry]]:
+def _load(path: Path) -> tuple[Header, list[Entry | Remarks]]:
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -191,13 +203,13 @@ def _load(path: Path) -> tuple[Header, list[Entry]]:
         ) from error
     # Not splitlines(): completions may hold U+2028 and its like, which JSON does not escape.
     first, *rest = data.removesuffix(b"\n").split(b"\n")
-    header = _read(path, 1, first, Header)
-    return header, [_read(path, number, line, Entry) for number, line in enumerate(rest, start=2)]
+    header = _read(path, 1, first, _HEADER)
+    return header, [_read(path, number, line, _LINE) for number, line in enumerate(rest, start=2)]
 
 
-def _read(path: Path, number: int, line: bytes, kind: type[LineT]) -> LineT:
+def _read(path: Path, number: int, line: bytes, kind: TypeAdapter[LineT]) -> LineT:
     try:
-        return kind.model_validate_json(line)
+        return kind.validate_json(line)
     except ValidationError as error:
         fault = error.errors()[0]
         place = ".".join(map(str, fault["loc"])) or "line"

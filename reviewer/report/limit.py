@@ -45,15 +45,17 @@ def fit(render: Callable[[int], str], count: int, limit: int) -> str:
 def shorten(render: Callable[[str], str], text: str, limit: int, note: str) -> str:
     """`render(text)`, of which as much is kept as fits into `limit`, cut where a paragraph, else a line, else a
     word ends, with `note` as a paragraph after it."""
-    safe = render(text)
+    # Rendering a text far too long would take time for nothing.
+    start = text if len(text) <= 2 * limit else _cut(text[: 2 * limit])
     tail = f"\n\n*({note})*"
-    kept = len(text)
+    safe = render(start) + ("" if start is text else tail)
+    kept = len(start)
     while size(safe) > limit and kept:
         # What is escaped grows; the second look sees by how much.
         kept = min(kept - 1, int(kept * max(0, limit - size(tail)) / size(safe)))
-        text = _cut(text[:kept])
-        kept = len(text)
-        safe = render(text) + tail
+        start = _cut(start[:kept])
+        kept = len(start)
+        safe = render(start) + tail
     return safe
 
 

@@ -1,6 +1,6 @@
 """The read-only tools that a model may use on the checkout, and the budget they draw on."""
 
 from reviewer.tools.fence import fence
-from reviewer.tools.toolbox import Budget, Toolbox, ToolRecord
+from reviewer.tools.toolbox import Toolbox, ToolRecord
 
-__all__ = ["Budget", "ToolRecord", "Toolbox", "fence"]
+__all__ = ["ToolRecord", "Toolbox", "fence"]

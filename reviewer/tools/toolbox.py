@@ -14,19 +14,11 @@ from pydantic import ValidationError
 from reviewer.checkout.base import Checkout
 from reviewer.engines.base import Tool, ToolCall
 from reviewer.errors import ReviewError
+from reviewer.policy import ToolLimits
 from reviewer.tools.catalogue import OFFERS, ToolError
 from reviewer.tools.fence import fence
 
 _RESULT_LIMIT = 32_000
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What one conversation may draw: tool calls, bytes of their results, seconds spent in tools."""
-
-    steps: int = 24
-    bytes: int = 200_000
-    seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +36,10 @@ class Toolbox:
     """The tools of one conversation, which makes one call at a time."""
 
     def __init__(
-        self, checkout: Checkout, budget: Budget | None = None, clock: Callable[[], float] = time.monotonic
+        self, checkout: Checkout, budget: ToolLimits, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._checkout = checkout
-        self._budget = budget or Budget()
+        self._budget = budget
         self._clock = clock
         self._records: list[ToolRecord] = []
 

@@ -90,7 +90,7 @@ def render(figures: Figures) -> str:
     return "\n".join(lines)
 
 
-def to_json(figures: Figures) -> str:
+def render_json(figures: Figures) -> str:
     return json.dumps(asdict(figures), indent=2)
 
 

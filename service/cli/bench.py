@@ -19,21 +19,22 @@ def bench() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def review(patch: Path | None, as_json: bool) -> None:
     """Seconds and peak memory of parse, plan, cluster and render on a large patch."""
-    from service.bench.review import render, run, run_synthetic, to_json
+    from service.bench.review import render, render_json, run, run_synthetic
 
     figures = run(patch) if patch else run_synthetic()
-    click.echo(to_json(figures) if as_json else render(figures))
+    click.echo(render_json(figures) if as_json else render(figures))
 
 
 @bench.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True))
 @click.option("--json", "as_json", is_flag=True, help="Print {judge: {precision, recall, f1}} in percent.")
-def votes(file: Path, as_json: bool) -> None:
+@click.option("--hold-out", is_flag=True, help="Choose the setting on the other repositories, for each one.")
+def votes(file: Path, as_json: bool, hold_out: bool) -> None:
     """Precision and recall of clustering and voting on the findings of public tools in FILE."""
-    from service.bench import votes as measured
+    import service.bench.votes as measured
 
-    result = measured.run(file)
-    click.echo(measured.to_json(result) if as_json else measured.render(result))
+    result = measured.run(file, hold_out)
+    click.echo(measured.render_json(result) if as_json else measured.render(result))
 
 
 @bench.command()
@@ -41,7 +42,7 @@ def votes(file: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def pairs(file: Path | None, as_json: bool) -> None:
     """Precision and recall of clustering over labelled pairs of findings; the shipped set by default."""
-    from service.bench import pairs as measured
+    import service.bench.pairs as measured
 
-    result = measured.run(file)
-    click.echo(measured.to_json(result) if as_json else measured.render(result))
+    result = measured.run(file or measured.DATA)
+    click.echo(measured.render_json(result) if as_json else measured.render(result))

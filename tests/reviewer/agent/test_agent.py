@@ -9,7 +9,8 @@ import pytest
 from reviewer.agent import converse
 from reviewer.checkout.snapshot import GitCheckout
 from reviewer.engines.base import Completion, CompletionFailed, Key, Message, Request, ToolCall
-from reviewer.tools import Budget, Toolbox
+from reviewer.policy import ToolLimits
+from reviewer.tools import Toolbox
 
 
 class Script:
@@ -61,7 +62,7 @@ def test_tool_calls_from_a_model_that_was_offered_none_are_its_answer() -> None:
 
 def test_the_conversation_goes_on_until_the_model_answers_in_words(checkout: GitCheckout) -> None:
     first, second = calls(("list_dir", "{}"), text="let me look"), calls(("read_file", '{"path": "app.py"}'))
-    engine, toolbox = Script(first, second, FINAL), Toolbox(checkout)
+    engine, toolbox = Script(first, second, FINAL), Toolbox(checkout, ToolLimits())
     assert hold(engine, toolbox) is FINAL
     assert [request.key.turn for request in engine.requests] == [0, 1, 2]
     assert {(request.key.step, request.key.rep, request.key.attempt) for request in engine.requests} == {
@@ -85,7 +86,7 @@ def test_parallel_calls_are_answered_in_their_order(checkout: GitCheckout) -> No
     engine = Script(
         calls(("grep", '{"pattern": "TILE"}'), ("nothing", "{}"), ("list_dir", '{"path": "kernels"}')), FINAL
     )
-    hold(engine, Toolbox(checkout))
+    hold(engine, Toolbox(checkout, ToolLimits()))
     answers = engine.requests[1].messages[3:]
     assert [message.tool_call_id for message in answers] == ["id0", "id1", "id2"]
     assert "TILE 32" in answers[0].content
@@ -95,7 +96,7 @@ def test_parallel_calls_are_answered_in_their_order(checkout: GitCheckout) -> No
 
 def test_malformed_arguments_are_answered_so_that_the_model_can_mend_them(checkout: GitCheckout) -> None:
     engine = Script(calls(("read_file", "???")), calls(("read_file", '{"path": "app.py"}')), FINAL)
-    toolbox = Toolbox(checkout)
+    toolbox = Toolbox(checkout, ToolLimits())
     assert hold(engine, toolbox) is FINAL
     assert engine.requests[1].messages[-1].content.startswith("error: ")
     assert [record.ok for record in toolbox.records] == [False, True]
@@ -103,7 +104,7 @@ def test_malformed_arguments_are_answered_so_that_the_model_can_mend_them(checko
 
 def test_when_the_budget_is_spent_the_final_answer_is_asked_for_without_tools(checkout: GitCheckout) -> None:
     engine = Script(calls(("list_dir", "{}"), ("list_dir", "{}"), ("list_dir", "{}")), FINAL)
-    toolbox = Toolbox(checkout, Budget(steps=2))
+    toolbox = Toolbox(checkout, ToolLimits(steps=2))
     assert hold(engine, toolbox) is FINAL
     last = engine.requests[-1]
     assert last.tools == ()
@@ -115,7 +116,7 @@ def test_when_the_budget_is_spent_the_final_answer_is_asked_for_without_tools(ch
 def test_a_model_that_never_stops_calling_is_stopped(checkout: GitCheckout) -> None:
     stubborn = calls(("list_dir", "{}"))
     engine = Script(*[stubborn] * 10)
-    assert hold(engine, Toolbox(checkout, Budget(steps=4))) is stubborn
+    assert hold(engine, Toolbox(checkout, ToolLimits(steps=4))) is stubborn
     assert len(engine.requests) == 5
 
 
@@ -124,9 +125,9 @@ def test_every_completion_is_heard_even_when_a_later_turn_fails(checkout: GitChe
     first = calls(("list_dir", "{}"))
     engine = Script(first, CompletionFailed("timeout", "no answer"))
     with pytest.raises(CompletionFailed):
-        hold(engine, Toolbox(checkout), on_completion=heard.append)
+        hold(engine, Toolbox(checkout, ToolLimits()), on_completion=heard.append)
     assert heard == [first]
-    hold(Script(first, FINAL), Toolbox(checkout), on_completion=heard.append)
+    hold(Script(first, FINAL), Toolbox(checkout, ToolLimits()), on_completion=heard.append)
     assert heard == [first, first, FINAL]
 
 
@@ -136,7 +137,7 @@ def test_tools_run_off_the_event_loop(checkout: GitCheckout, monkeypatch: pytest
     monkeypatch.setattr(
         checkout, "list_dir", lambda *given: threads.append(threading.current_thread()) or listing(*given)
     )
-    hold(Script(calls(("list_dir", "{}")), FINAL), Toolbox(checkout))
+    hold(Script(calls(("list_dir", "{}")), FINAL), Toolbox(checkout, ToolLimits()))
     assert len(threads) == 1
     assert threads[0] is not threading.main_thread()
 
@@ -144,5 +145,5 @@ def test_tools_run_off_the_event_loop(checkout: GitCheckout, monkeypatch: pytest
 def test_the_same_script_gives_the_same_requests(checkout: GitCheckout) -> None:
     engines = [Script(calls(("grep", '{"pattern": "a"}'), ("git_log", "{}")), FINAL) for _ in range(2)]
     for engine in engines:
-        hold(engine, Toolbox(checkout))
+        hold(engine, Toolbox(checkout, ToolLimits()))
     assert engines[0].requests == engines[1].requests

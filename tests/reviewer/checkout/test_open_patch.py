@@ -43,6 +43,10 @@ def test_the_same_patch_is_the_same_head_every_time(repo: Any) -> None:
     for _ in range(2):
         with open_patch(repo.folder, "main", patch) as checkout:
             heads.add(checkout.head_sha)
+            assert (
+                checkout.log(None, 1)
+                == f"{checkout.head_sha[:12]} 2000-01-01 whitesmoke: The patch under review\n"
+            )
     assert len(heads) == 1
 
 

@@ -31,9 +31,10 @@ def test_only_findings_on_changed_lines_are_reported(run_detectors: Detect) -> N
 
 
 def test_a_finding_over_several_lines_counts_when_any_of_them_changed(run_detectors: Detect) -> None:
-    text = "import subprocess\nsubprocess.run(\n    f'ls {x}',\n    shell=True,\n)\n"
-    run = run_detectors({"a.py": text}, ["python.shell-command"], changed={"a.py": {4}})
-    assert [(finding.line_start <= 4 <= finding.line_end) for finding in run.findings] == [True]
+    text = "value = getattr(\n    owner,\n    'name',\n)\n"
+    for line, found in ((1, 1), (3, 1), (4, 1), (5, 0)):
+        run = run_detectors({"a.py": text}, ["python.literal-attribute-access"], changed={"a.py": {line}})
+        assert [(finding.line_start, finding.line_end) for finding in run.findings] == [(1, 4)] * found
 
 
 def test_a_long_stretch_is_reported_at_its_first_line(run_detectors: Detect) -> None:

@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,9 @@ FULL = Completion(
 class Scripted:
     """Answers with the given results in order, raising those that are exceptions."""
 
-    def __init__(self, results: Sequence[Completion | Exception]) -> None:
+    def __init__(self, results: Sequence[Completion | Exception], *warnings: str) -> None:
         self._results = iter(results)
+        self._warnings = warnings
 
     async def complete(self, request: Request) -> Completion:
         result = next(self._results)
@@ -47,7 +48,7 @@ class Scripted:
         return result
 
     def warnings(self) -> tuple[str, ...]:
-        return ("from within",)
+        return self._warnings
 
 
 def request(
@@ -184,9 +185,24 @@ def test_what_ends_the_round_is_not_recorded(path: Path) -> None:
     assert len(path.read_text().splitlines()) == 1
 
 
-def test_a_recorder_hands_on_the_engines_warnings(path: Path) -> None:
-    with closing(Recorder(Scripted([]), path)) as recorder:
-        assert recorder.warnings() == ("from within",)
+def test_what_the_engine_warned_of_is_recorded_too(path: Path) -> None:
+    recorder = Recorder(Scripted([FULL], "the budget is spent", f"no tools at {TOKEN}"), path)
+    ask(recorder, request())
+    told = ("the budget is spent", "no tools at [redacted:github-token]")
+    assert recorder.warnings() == told
+    recorder.close()
+    replay = Replay(path)
+    assert ask(replay, request()) == [FULL]
+    assert replay.warnings() == told
+    ask(replay, request(prompt="p2"))
+    assert replay.warnings()[:2] == told
+    assert len(replay.warnings()) == 3
+
+
+def test_a_recording_bears_its_time_to_the_microsecond_and_zone(path: Path) -> None:
+    now = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=timezone(timedelta(hours=8)))
+    record(path, now=lambda: now)
+    assert datetime.fromisoformat(Replay(path).recorded_at) == now
 
 
 def test_each_line_is_in_the_file_as_soon_as_it_is_answered(path: Path) -> None:

@@ -94,8 +94,8 @@ class TestBench:
 
     def test_pairs_prints_precision_and_recall_of_the_shipped_set(self, run) -> None:
         figures = json.loads(run("bench", "pairs", "--json").out)
-        assert 0 < figures["precision"] <= 100
-        assert 0 < figures["recall"] <= 100
+        assert 0.9 < figures["all"]["precision"] <= 1
+        assert 0.8 < figures["all"]["recall"] <= 1
 
 
 class TestDemo:

@@ -25,6 +25,7 @@ from reviewer.cluster import cluster, match
 from reviewer.engines.base import ToolCall
 from reviewer.facts import check_facts
 from reviewer.model import FactCheck, Finding, Severity, Side
+from reviewer.policy import ToolLimits
 from reviewer.tools import Toolbox
 from reviewer.wording import Wording
 
@@ -162,7 +163,7 @@ def test_tools_are_called_by_agentic_reps_and_checkers_and_answer_for_real(
     conversations = [one["discover"][rep]["tool_calls"] for rep in AGENTIC]
     conversations += [entry["tool_calls"] for entry in one.get("fact_check", ())]
     for turns in conversations:
-        toolbox = Toolbox(checkout)
+        toolbox = Toolbox(checkout, ToolLimits())
         calls = [call for turn in turns for call in turn]
         assert 2 <= len(calls) <= 5
         for call in calls:

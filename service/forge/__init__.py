@@ -1,0 +1,1 @@
+"""Where pull requests live: GitHub, or a local repository."""
