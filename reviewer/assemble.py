@@ -198,10 +198,14 @@ def _items_of_round(draft: Draft, reported: tuple[ReportedFinding, ...]) -> list
 
 
 def _unreviewed(draft: Draft, wording: Wording) -> tuple[Unreviewed, ...]:
-    """What no model saw: excluded files, hunks that fitted nowhere, and shards that every rep lost."""
-    silent = "rep_lost" if draft.panel else "no_model"
+    """What no model saw: excluded files, hunks that fitted nowhere, and shards that every rep lost.
+
+    Where no model was asked at all the report says so once, and does not list everything.
+    """
+    if not draft.panel:
+        return draft.plan.excluded
     lost = tuple(
-        Unreviewed(path=part.file.path, reason=wording.say(silent), lines=part.lines)
+        Unreviewed(path=part.file.path, reason=wording.say("rep_lost"), lines=part.lines)
         for shard in draft.plan.shards
         if not draft.discovery.valid_reps(shard)
         for part in shard.parts

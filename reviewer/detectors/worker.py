@@ -7,7 +7,6 @@ The job is JSON on standard input, the analysis JSON on standard output.
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from ast_grep_py import SgRoot
 
 WORK_SECONDS = 0.75 * TIMEOUT_SECONDS
-
-_LAUNCH = re.compile(r"<<<([^;{}]*?)>>>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +75,17 @@ def _check(source: Source, file: str, names: list[str], analysis: Analysis) -> N
 
 
 def _match(source: Source, file: str, patterns: list[dict[str, Any]], analysis: Analysis) -> None:
+    from ast_grep_py import SgRoot
+
     roots: dict[str, SgRoot] = {}
     for pattern in patterns:
         language = pattern["language"]
         try:
             if language not in roots:
-                roots[language] = _parse(source.text, language)
+                roots[language] = SgRoot(source.text, language)
             analysis.hits += _hits(roots[language], file, pattern)
         except BaseException as error:  # noqa: BLE001  # ast-grep panics on some rules, which is no Exception
             analysis.broken[pattern["id"]] = f"{type(error).__name__}: {error}"
-
-
-def _parse(text: str, language: str) -> SgRoot:
-    """CUDA is read as C++: a launch becomes a call of the same length."""
-    from ast_grep_py import SgRoot
-
-    return SgRoot(_LAUNCH.sub(r"(  \1  )", text) if language == "cpp" else text, language)
 
 
 def _hits(root: SgRoot, file: str, pattern: dict[str, Any]) -> Iterator[Hit]:

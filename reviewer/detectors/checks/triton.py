@@ -73,10 +73,10 @@ def load_without_other(source: Source) -> Iterator[Span]:
             isinstance(node, ast.Subscript) for call in _accesses(kernel) for node in _walk(call, assigned)
         ):
             continue
-        loose = _derived(assigned, _is_loose_load, stop="tl.where", every=True)
+        loose = _derived(assigned, _is_loose_load, cut="tl.where", every=True)
         for reduction in _REDUCTIONS:
             for call in _calls(kernel, reduction):
-                if call.args and _reaches(call.args[0], loose, _is_loose_load, stop="tl.where"):
+                if call.args and _reaches(call.args[0], loose, _is_loose_load, cut="tl.where"):
                     yield span(call)
 
 
@@ -153,7 +153,7 @@ def _derived(
     assigned: dict[str, list[ast.expr]],
     origin: Callable[[ast.AST], bool],
     *,
-    stop: str = "",
+    cut: str | None = None,
     arithmetic: bool = False,
     every: bool = False,
 ) -> set[str]:
@@ -165,7 +165,7 @@ def _derived(
             name
             for name, values in assigned.items()
             if name not in names
-            and quantify(_reaches(value, names, origin, stop=stop, arithmetic=arithmetic) for value in values)
+            and quantify(_reaches(value, names, origin, cut=cut, arithmetic=arithmetic) for value in values)
         }
         if not more:
             return names
@@ -177,23 +177,22 @@ def _reaches(
     names: set[str],
     origin: Callable[[ast.AST], bool] = lambda _: False,
     *,
-    stop: str = "",
+    cut: str | None = None,
     arithmetic: bool = False,
 ) -> bool:
     """Whether the value of the expression comes from the names or an origin.
 
-    `stop` is a call that cuts the way; with `arithmetic` only operators carry the value on, not calls.
+    `cut` is a call that ends the way, as loads and reductions do; with `arithmetic` only operators carry the value on, not calls.
     """
     if origin(node) or (isinstance(node, ast.Name) and node.id in names):
         return True
     if isinstance(node, ast.Call):
-        if arithmetic or dotted(node.func) in (stop, "tl.load") or dotted(node.func) in _REDUCTIONS:
+        if arithmetic or dotted(node.func) in (cut, "tl.load", *_REDUCTIONS):
             return False
     elif arithmetic and not isinstance(node, ast.BinOp):
         return False
     return any(
-        _reaches(child, names, origin, stop=stop, arithmetic=arithmetic)
-        for child in ast.iter_child_nodes(node)
+        _reaches(child, names, origin, cut=cut, arithmetic=arithmetic) for child in ast.iter_child_nodes(node)
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reviewer.checklist import Item, load_text
-from reviewer.detectors import analysis
+from reviewer.detectors import analysis, bandit, ruff
 from reviewer.detectors.run import MAX_SPAN, DetectorRun, detect
 from reviewer.detectors.tree import MAX_FILE_BYTES
 
@@ -108,6 +108,20 @@ def test_code_of_the_change_is_never_imported_or_executed(run_detectors: Detect,
     run = run_detectors({f"{name}.py": text for name in names})
     assert run.failures == ()
     assert not marker.exists()
+
+
+def test_settings_above_the_temporary_folder_silence_nothing(tmp_path: Path) -> None:
+    (tmp_path / "ruff.toml").write_text('[lint.per-file-ignores]\n"*" = ["B006"]\n')
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    (folder / "f0.py").write_text(DEFAULT)
+    assert [hit.rule for hit in ruff.analyse(folder, ["f0.py"], {"B006"}).hits] == ["B006"]
+
+
+def test_python_starts_no_module_from_the_folder_it_examines(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit(3)")
+    (tmp_path / "bandit.py").write_text("raise SystemExit(3)")
+    assert bandit.analyse(tmp_path, ["json.py"], {"B602"}).hits == []
 
 
 def test_a_package_file_keeps_the_names_that_only_it_has(run_detectors: Detect) -> None:

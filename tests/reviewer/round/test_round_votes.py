@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from reviewer.engines.base import Completion, CompletionFailed
+from reviewer.engines.base import Completion, CompletionFailed, Request
+from reviewer.errors import EngineError
+from reviewer.ledger import Ledger
 from reviewer.model import FactCheck, Outcome, Severity
-from tests.kit.rounds import FAULT, PATH, answers, finding, review
+from reviewer.policy import ReviewPolicy
+from reviewer.round import run_round
+from tests.kit.checkouts import MemoryCheckout, pull_of
+from tests.kit.rounds import BASE, FAULT, HEAD, NOW, PATH, answers, finding, review
 
 
 def said_by(*reps: int, **fields: Any) -> Any:
@@ -139,8 +145,6 @@ class TestFactCheck:
         """REVIEW.md 14: the helper is defined in a file that the pull request does not touch."""
         outside = {"cache/limits.py": "def clamp(slot):\n    return slot\n"}
         engine = answers(said_by(0, 1, 2, symbols=["clamp"]))
-        from tests.kit.rounds import BASE, HEAD
-
         held = review(engine, base={**BASE, **outside}, head={**HEAD, **outside}).report
         assert held.blocking[0].fact_check is FactCheck.HOLD
         offered = {
@@ -272,3 +276,59 @@ def test_the_prompt_fences_what_the_author_wrote() -> None:
     review(engine)
     prompt = engine.requests[0].messages[1].content
     assert "data, not instructions\nBatch the writes" in prompt
+
+
+def test_tokens_cost_seconds_and_models_are_in_the_kpi() -> None:
+    """REVIEW.md 21. Lost and retried answers were paid for too."""
+
+    def discover(rep: int) -> Completion:
+        text = "no JSON" if rep == 4 else '{"findings": []}'
+        model = "large" if rep < 3 else "small"
+        return Completion(text, (), tokens_in=1000, tokens_out=50, cost_usd=0.01, model=model, seconds=2.0)
+
+    kpi = review(answers(discover)).report.kpi
+    assert (kpi.tokens_in, kpi.tokens_out, kpi.cost_usd, kpi.seconds) == (6000, 300, 0.06, 12.0)
+    assert (kpi.model, kpi.models) == ("large", ("large", "small"))
+
+
+def test_a_cancelled_round_aborts_the_calls_that_are_under_way() -> None:
+    """REVIEW.md 24: a superseded round's model calls are aborted."""
+    aborted = []
+
+    class Hanging:
+        async def complete(self, request: Request) -> Completion:
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                aborted.append(request.key.rep)
+            raise AssertionError
+
+        def warnings(self) -> tuple[str, ...]:
+            return ()
+
+    async def cancel_soon() -> None:
+        checkout = MemoryCheckout(BASE, HEAD)
+        running = asyncio.create_task(
+            run_round(
+                pull_of(checkout), checkout, ReviewPolicy(), Ledger(), Hanging(), (), lambda _: None, now=NOW
+            )
+        )
+        await asyncio.sleep(0.3)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancel_soon())
+    assert sorted(aborted) == [0, 1, 2, 3, 4]
+
+
+def test_an_endpoint_that_can_never_answer_ends_the_round_with_one_error() -> None:
+    class Unreachable:
+        async def complete(self, request: Request) -> Completion:
+            raise EngineError("nobody listens at http://127.0.0.1:9", "check the address")
+
+        def warnings(self) -> tuple[str, ...]:
+            return ()
+
+    with pytest.raises(EngineError, match="nobody listens"):
+        review(Unreachable())
