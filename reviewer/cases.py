@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -10,10 +10,12 @@ from reviewer.case import Case, median_severity
 from reviewer.checklist import Item
 from reviewer.checkout.base import Checkout
 from reviewer.cluster import cluster, match
+from reviewer.diff import Diff
 from reviewer.discover import Discovery
 from reviewer.ledger import Ledger
 from reviewer.model import Finding, ReportedFinding, Severity, State
 from reviewer.place import read_lines, relocate
+from reviewer.plan import FileMark
 
 _Named: TypeAlias = tuple[Finding | ReportedFinding, ReportedFinding]
 """A wording under which an earlier finding is known, and that finding."""
@@ -112,15 +114,37 @@ class Docket:
         return {key: known for key, (_, known) in best.items()}
 
 
-def refresh(findings: Sequence[ReportedFinding], checkout: Checkout) -> list[ReportedFinding]:
-    """Earlier findings at the lines where their code stands now, without the last round's own remarks."""
+def refresh(
+    findings: Sequence[ReportedFinding], checkout: Checkout, marks: Mapping[str, FileMark]
+) -> list[ReportedFinding]:
+    """Earlier findings where their code stands now, without the last round's own remarks. `marks` are the files
+    as last reviewed: they tell a file that the pull request has renamed since."""
     refreshed = []
     for finding in findings:
         lines = read_lines(checkout, finding.path, finding.side)
+        if lines is None and (path := _new_name(finding.path, checkout.diff, marks)):
+            finding = finding.model_copy(update={"path": path})
+            lines = read_lines(checkout, path, finding.side)
         moved = relocate(finding, lines) if lines is not None else None
         update = {"recheck": None} if finding.state is State.OPEN else {}
         refreshed.append((moved or finding).model_copy(update=update))
     return refreshed
+
+
+def _new_name(path: str, diff: Diff, marks: Mapping[str, FileMark]) -> str | None:
+    """What a file of an earlier head is called in this one: the file that comes from the same blob of the base,
+    or that is the same blob itself."""
+    before = marks.get(path)
+    for file in diff.files:
+        if file.path == path or file.path in marks:
+            continue
+        if file.old_path == path or (
+            before is not None
+            and (file.old_blob, file.new_blob) != ("", "")
+            and (file.old_blob == before.base_blob != "" or file.new_blob == before.head_blob)
+        ):
+            return file.path
+    return None
 
 
 def _votes(said: Sequence[Finding]) -> list[Severity]:

@@ -174,7 +174,7 @@ def load_text(text: str, name: str, taken: Collection[str] = ()) -> Checklist:
         Item(
             checklist=file.name,
             section=Text(en=f"{section.id} {section.name.en}", zh=f"{section.id} {section.name.zh}"),
-            **{field: getattr(item, field) for field in _ItemFields.model_fields},
+            **dict(item),
         )
         for section in file.sections
         for item in section.items

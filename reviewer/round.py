@@ -99,7 +99,7 @@ async def run_round(
         synth_fail = await synthesize(panel, docket.cases, docket.raws)
     on_progress(Progress("cluster", docket.clusters, docket.clusters, f"of {len(docket.raws)} findings"))
 
-    earlier = refresh(tuple(ledger.findings.values()), checkout)
+    earlier = refresh(tuple(ledger.findings.values()), checkout, ledger.files)
     docket.recognise(list(docket.cases), earlier, ledger)
     confirmation, into, facts = Confirmation(), {}, FactCheckKpi()
     if panel:

@@ -132,14 +132,13 @@ def _places(findings: Sequence[Located]) -> Matrix:
     whole = start == 0
     gap[whole[:, None] | whole[None, :]] = 0
     near = 0.5 ** (gap / NEAR) * (side[:, None] == side[None, :])
-    near = np.where(whole[:, None] | whole[None, :], 0.5, near)
-    near = np.where(whole[:, None] & whole[None, :], 1.0, near)
     shared, quotes = _shared_quotes(findings)
     # The same line may stand in a file twice: far apart, an equal quotation is no proof.
     shared = shared * 0.5 ** (gap / DRIFT)
     both = quotes[:, None] & quotes[None, :]
     near = np.where(both, near * (MISQUOTED + (1 - MISQUOTED) * shared), near)
-    return np.maximum(near, shared).astype(np.float32)
+    places: Matrix = np.maximum(near, shared).astype(np.float32)
+    return places
 
 
 def _shared_quotes(findings: Sequence[Located]) -> tuple[Matrix, NDArray[np.bool_]]:

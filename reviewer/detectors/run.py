@@ -35,7 +35,7 @@ class _Bound:
 
     item: Item
     detector: Detector
-    paths: tuple[str, ...]
+    paths: frozenset[str]
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -58,15 +58,18 @@ def detect(
     bound = [
         _Bound(item, item.detector, paths)
         for item in items
-        if item.detector is not None and (paths := tuple(paths_of(item, files)))
+        if item.detector is not None and (paths := frozenset(paths_of(item, files)))
     ]
     needed = {path: files[path] for each in bound for path in each.paths}
     findings: dict[tuple[str, str, int], Finding] = {}
     ran: set[str] = set()
     failures: set[str] = set()
-    with tempfile.TemporaryDirectory(prefix="whitesmoke-") as folder:
-        tree = write(Path(folder), needed)
-        analyses = _analyse(tree, bound)
+    try:
+        with tempfile.TemporaryDirectory(prefix="whitesmoke-") as folder:
+            tree = write(Path(folder), needed)
+            analyses = _analyse(tree, bound)
+    except OSError as error:
+        return DetectorRun((), frozenset(), (f"detectors need room for temporary files: {error.strerror}",))
     path_of = {name: path for path, name in tree.names.items()}
     failures.update(f"{path}: {reason}" for path, reason in tree.unread.items())
     for kind, analysis in analyses.items():

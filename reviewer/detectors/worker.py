@@ -52,13 +52,15 @@ def _work(job: dict[str, Any]) -> Analysis:
     """File by file, so that what was found before time runs out is kept."""
     analysis = Analysis()
     ends = time.monotonic() + WORK_SECONDS
+    checks = {name: frozenset(files) for name, files in job["checks"].items()}
+    patterns = [(pattern, frozenset(pattern["files"])) for pattern in job["patterns"]]
     for file in job["files"]:
         if time.monotonic() > ends:
             analysis.unread[file] = f"not reached within {WORK_SECONDS:.0f} s"
             continue
         source = Source(Path(file).read_bytes().decode())
-        _check(source, file, [name for name, files in job["checks"].items() if file in files], analysis)
-        _match(source, file, [pattern for pattern in job["patterns"] if file in pattern["files"]], analysis)
+        _check(source, file, [name for name, files in checks.items() if file in files], analysis)
+        _match(source, file, [pattern for pattern, files in patterns if file in files], analysis)
     return analysis
 
 

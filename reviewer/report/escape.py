@@ -141,15 +141,10 @@ def guard(document: str, phrases: Iterable[str]) -> str:
     """Breaks every occurrence of `phrases`, whatever the case and whatever stands between the words, by a dot
     inside the first word. Made for whole documents: nothing else changes."""
     for phrase in phrases:
-        words = re.findall(r"[^\W_]+", phrase)
+        words = [re.escape(word) for word in re.findall(r"[^\W_]+", phrase)]
         if words:
-            pattern = r"[\W_]{0,40}?".join(map(re.escape, words))
-            document = re.sub(
-                rf"(?<![^\W_])(?={pattern}(?![^\W_]))[^\W_]",
-                lambda m: f"{m[0]}·",
-                document,
-                flags=re.IGNORECASE,
-            )
+            anywhere = r"[\W_]*?".join(words)
+            document = re.sub(f"(?={anywhere}).", r"\g<0>·", document, flags=re.IGNORECASE)
     return document
 
 

@@ -17,8 +17,8 @@ _MARKER = re.compile(rf"<!-- {PRODUCT}:(?P<kind>[a-z]+) (?P<facts>\{{[^\n]*\}}) 
 
 
 def marker(kind: Kind, **facts: str | int) -> str:
-    """One line. Nothing in `facts` can end the comment: hyphens are written as JSON escapes."""
-    text = json.dumps(facts).replace("-", "\\u002d")
+    """One line. Nothing in `facts` can end the comment: of two hyphens in a row, one is a JSON escape."""
+    text = json.dumps(facts).replace("--", "-\\u002d")
     return f"<!-- {PRODUCT}:{kind} {text} -->"
 
 

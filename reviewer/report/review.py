@@ -15,7 +15,8 @@ from reviewer.report.redacted import redacted
 from reviewer.report.shown import Shown, clock, counts, label_of, link_to, show
 from reviewer.report.text import Text, load_text
 
-_STATUS = {Outcome.BLOCKED: "BLOCKING", Outcome.LGTM: "LGTM", Outcome.INCONCLUSIVE: "INCONCLUSIVE"}
+# The other verdicts are called the same in both artifacts.
+_STATUS = {Outcome.BLOCKED: "BLOCKING"}
 _STRENGTH, _EVIDENCE, _REASON, _CITED = 600, 1_000, 1_000, 10
 
 
@@ -30,7 +31,7 @@ def render_review(
 ) -> str:
     """The review's Markdown, at most `limit` UTF-16 units long.
 
-    `phrase` is said as it stands, on a line of its own, and nowhere else: it may start CI. Findings that no
+    `phrase` may start CI: it is said as it stands, on a line of its own, and only by an LGTM of reviewers. Findings that no
     inline comment can carry, as `diff` does not show their file, are told in full; the others by title, place
     and suggestion. Without `diff` all are told in full. `blob_url` and `forbidden` as in `render_round`.
     """
@@ -63,7 +64,7 @@ def render_review(
             guard(render_template("review_head.md.jinja", **_values(report, text)), forbidden),
         )
     )
-    if phrase:
+    if phrase and report.verdict.outcome is Outcome.LGTM and not report.verdict.detectors_only:
         head += f"\n\n{phrase}"
 
     def render(kept: Mapping[str, Kept]) -> str:
@@ -78,7 +79,7 @@ def render_review(
         )
         return guard(body, forbidden)
 
-    return f"{head}\n{compose(sections, render, limit - size(head) - 1)}"
+    return f"{head}\n\n{compose(sections, render, limit - size(head) - 2)}".rstrip("\n")
 
 
 class _Item:
@@ -106,7 +107,7 @@ class _Item:
 def _values(report: RoundReport, text: Text) -> dict[str, object]:
     return {
         "heading": text("review_heading", number=report.pull.number),
-        "status": text("status_line", status=_STATUS[report.verdict.outcome]),
+        "status": text("status_line", status=_STATUS.get(report.verdict.outcome, report.verdict)),
         "summary": text("summary_line", summary=counts(report)),
         "reviewed": text(
             "reviewed_line", commit=plain(report.pull.head_sha[:12]), time=clock(report.reviewed_at)

@@ -54,8 +54,10 @@ def render_suggestion(text: str, path: str) -> str:
 
 def is_code(text: str) -> bool:
     """Whether every line that is not indented reads like a statement. Prose with a line of code in it is prose."""
-    lines = [line for line in text.split("\n") if line.strip() and not line[0].isspace()]
-    return bool(lines) and all(_CODE.match(line.rstrip()) for line in lines) and "```" not in text
+    lines = [line.rstrip() for line in text.split("\n") if line.strip()]
+    margin = [line for line in lines if not line[0].isspace()]
+    fenced = any(line.lstrip().startswith("```") for line in lines)
+    return bool(margin) and not fenced and all(_CODE.match(line) for line in margin)
 
 
 def language_of(path: str) -> str:

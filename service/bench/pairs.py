@@ -8,10 +8,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from reviewer import yamlfile
 from reviewer.cluster import cluster
+from reviewer.errors import ConfigError
 from reviewer.model import Finding, Severity, Side
 
 DATA = Path(__file__).parent / "data" / "pairs.yaml"
@@ -23,15 +24,21 @@ class _Entry(BaseModel):
 
 class _Labelled(_Entry):
     path: str
-    line_start: int
-    line_end: int
+    line_start: int = Field(ge=0)
+    line_end: int = Field(ge=0)
     side: Side = Side.RIGHT
     category: str
-    title: str
+    title: str = Field(min_length=1)
     body: str
     quoted_code: str = ""
     lang: Literal["en", "zh"] = "en"
     moved: bool = False
+
+    @model_validator(mode="after")
+    def _lines_in_order(self) -> _Labelled:
+        if self.line_end < self.line_start:
+            raise ValueError("line_end should not lie before line_start")
+        return self
 
     def finding(self, rep: int) -> Finding:
         fields = self.model_dump(exclude={"lang", "moved"})
@@ -99,11 +106,20 @@ def measure(counts: dict[Kind, Count]) -> Figures:
 
 
 def run(path: Path = DATA) -> PairsResult:
-    """Clusters each pull request of `path` as a round whose every finding is another rep's."""
+    """Clusters each pull request of `path` as a round whose every finding is another rep's.
+
+    Raises `ConfigError` for a file that cannot be read, naming the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", "name a readable file of labelled findings") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: expected UTF-8 text", "save the file as UTF-8") from error
     result = PairsResult(
         every={kind: Count() for kind in TOGETHER + APART}, fresh={kind: Count() for kind in TOGETHER + APART}
     )
-    for pull in _File.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))).pulls:
+    for pull in yamlfile.load(text, _File, str(path)).pulls:
         labelled = [(group, finding) for group in pull.groups for finding in group.findings]
         clusters = cluster([finding.finding(rep) for rep, (_, finding) in enumerate(labelled)])
         home = {member: found.members for found in clusters for member in found.members}

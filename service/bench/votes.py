@@ -15,7 +15,7 @@ from reviewer.model import Finding, Severity
 from reviewer.similarity import THRESHOLD
 
 # A cluster is kept when QUORUM * n**(1/4) reviewers support it, of n findings on the pull request: the more is
-# said, the more of it agrees by chance. From 11 to 33 findings that asks for three reviewers, up to 104 for four.
+# said, the more of it agrees by chance. From 7 to 33 findings that asks for three reviewers, up to 104 for four.
 QUORUM = 1.25
 
 _THRESHOLDS = (0.30, 0.32, 0.34, 0.36, 0.38, 0.40, 0.42)
@@ -77,8 +77,8 @@ class Score:
 class VotesResult:
     """Scores by judge and repository with the shipped setting.
 
-    `held_out`, by judge, has each repository scored with the setting that is best on the others; None where
-    not asked for or where there is but one repository.
+    `held_out`, by judge, has each repository scored with the threshold and quorum that are best on the others;
+    None where not asked for or where there is but one repository.
     """
 
     scores: dict[str, dict[str, Score]]
@@ -91,7 +91,7 @@ class VotesResult:
 def run(path: Path, hold_out: bool = False) -> VotesResult:
     """Clusters, votes and scores every pull request of `path`. Raises `VotesError` for an unusable file.
 
-    `hold_out` tries all settings on all repositories, which takes some ten seconds for 30 pull requests.
+    `hold_out` tries every threshold and quorum, which takes some seconds for 30 pull requests.
     """
     judges = _read(path)
     scores = _score(judges, THRESHOLD, (QUORUM,))[QUORUM]

@@ -52,6 +52,12 @@ def test_a_wrong_text_that_reviewers_agree_on_lowers_precision(tmp_path: Path) -
     assert result.total("judge") == votes.Score(kept=2, hits=1, found=1, gold=2)
 
 
+def test_two_kept_texts_about_one_gold_find_it_once(tmp_path: Path) -> None:
+    more = [candidate(name, text, 0) for name, text in zip("ab", TYPO, strict=True)]
+    result = votes.run(write(tmp_path, {"judge": [pull("r", AGREED + more)]}))
+    assert result.total("judge") == votes.Score(kept=2, hits=2, found=1, gold=2)
+
+
 def test_one_reviewer_who_repeats_itself_is_one_vote(tmp_path: Path) -> None:
     repeated = [candidate("a", text, 0) for text in LEAK]
     result = votes.run(write(tmp_path, {"judge": [pull("r", repeated)]}))

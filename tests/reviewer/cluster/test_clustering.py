@@ -90,6 +90,14 @@ def test_a_finding_about_the_whole_file_joins_one_about_a_line_of_it(finding: Ma
     assert len(cluster([finding(*RACE), finding(*RACE, line=0, rep=1)])) == 1
 
 
+def test_a_finding_about_the_whole_file_joins_the_one_whose_code_it_quotes(finding: Make) -> None:
+    code = {"quoted_code": "item.stock -= count"}
+    assert (
+        len(cluster([finding(*RACE, line=400, **code), finding(*RACE_REWORDED, line=0, rep=1, **code)])) == 1
+    )
+    assert len(cluster([finding(*RACE, line=400, **code), finding(*NEGATIVE, line=0, rep=1, **code)])) == 2
+
+
 def test_without_places_the_words_alone_decide(finding: Make) -> None:
     findings = [
         finding(*text, path="", line=0, rep=rep)

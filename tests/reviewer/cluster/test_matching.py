@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
+from reviewer import cluster as clustering
 from reviewer.cluster import match
 from reviewer.model import Finding, ReportedFinding
 from reviewer.similarity import THRESHOLD
@@ -39,6 +42,17 @@ def test_moved_lines_match_where_the_quoted_code_agrees(finding: Make) -> None:
     code = {"quoted_code": "handle = open(path)"}
     assert match([finding(*LEAK_REWORDED, line=80, **code)], [finding(*LEAK, line=41, **code)])[0][0] == 0
     assert match([finding(*LEAK_REWORDED, line=80)], [finding(*LEAK, line=41)])[0][0] is None
+
+
+def test_a_file_with_too_many_findings_is_matched_in_the_order_of_lines(
+    finding: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clustering, "LIMIT", 2)
+    new, old = (
+        [finding(*LEAK, line=1), finding(*LEAK, line=100)],
+        [finding(*LEAK, line=101), finding(*LEAK, line=2)],
+    )
+    assert [index for index, _ in match(new, old)] == [1, 0]
 
 
 def test_nothing_matches_across_files(finding: Make) -> None:

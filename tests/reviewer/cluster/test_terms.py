@@ -30,6 +30,7 @@ def test_chinese_terms_of_the_trade_are_their_english_terms() -> None:
 
 def test_the_longest_chinese_term_wins() -> None:
     assert terms("半精度") == terms("half precision")
+    assert terms("内存序") == terms("memory order")
 
 
 def test_other_chinese_text_becomes_pairs_of_characters() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -234,6 +235,16 @@ def test_an_analyser_that_is_missing_is_named(run_detectors: Detect, monkeypatch
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     run = run_detectors({"a.py": DEFAULT}, ["python.mutable-default"])
     assert run.failures == ("ruff: cannot be started: No such file or directory",)
+
+
+def test_a_full_or_missing_temporary_folder_is_named(
+    run_detectors: Detect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    run = run_detectors({"a.py": DEFAULT}, ["python.mutable-default"])
+    assert run == DetectorRun(
+        (), frozenset(), ("detectors need room for temporary files: No such file or directory",)
+    )
 
 
 def test_an_answer_without_end_is_refused(run_detectors: Detect, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reviewer.checkout.snapshot import open_range
 from reviewer.errors import LedgerError
 from reviewer.ledger import Ledger
 from reviewer.model import Outcome, Recheck, State
-from tests.kit.checkouts import MemoryCheckout
+from tests.kit.checkouts import MemoryCheckout, Repo
 from tests.kit.rounds import BASE, HEAD, PATH, answers, finding, review
 
 FILES = {name: f"def {name}(n):\n    return n\n" for name in ("alpha", "beta", "gamma")}
@@ -108,6 +110,23 @@ def test_finding_ids_stay_stable_across_rounds_line_shifts_and_rewording() -> No
     (again,) = second.blocking
     assert (again.id, again.line_start, again.first_round, again.last_round) == (blocker.id, 7, 1, 2)
     assert (second.kpi.merged, second.kpi.new_findings) == (1, 0)
+
+
+def test_a_finding_keeps_its_id_when_its_file_is_renamed_between_rounds(tmp_path: Path) -> None:
+    repo = Repo(tmp_path / "repo")
+    repo.commit(BASE)
+    repo.git("switch", "--quiet", "-c", "pull")
+    repo.commit(HEAD)
+    with open_range(repo.folder, "main", "pull") as checkout:
+        first = review(answers(lambda rep: {"findings": [finding()]}), checkout=checkout)
+    repo.git("mv", PATH, "cache/slots.py")
+    repo.commit({})
+    with open_range(repo.folder, "main", "pull") as checkout:
+        renamed = answers(lambda rep: {"findings": [finding(path="cache/slots.py")]})
+        second = review(renamed, checkout=checkout, ledger=first.ledger).report
+
+    (again,) = second.blocking
+    assert (again.id, again.path, again.first_round) == ("F1", "cache/slots.py", 1)
 
 
 def test_the_same_head_again_reprints_its_round_and_asks_nothing() -> None:
