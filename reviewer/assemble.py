@@ -33,8 +33,8 @@ from reviewer.plan import FileMark, Plan, mark
 from reviewer.policy import ReviewPolicy
 from reviewer.recheck import tally
 from reviewer.tally import answer_items, count, name_strengths
+from reviewer.text import Text
 from reviewer.verdict import by_severity, decide, doubts, unresolved
-from reviewer.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +81,17 @@ class _Outcome:
     next_number: int
 
 
-def assemble(draft: Draft, ledger: Ledger, wording: Wording) -> tuple[RoundReport, Ledger]:
+def assemble(draft: Draft, ledger: Ledger, text: Text) -> tuple[RoundReport, Ledger]:
     """The report and the next ledger."""
     round_index = ledger.rounds + 1
-    gate = Gate(ledger, round_index, draft.policy.quorum, wording)
+    gate = Gate(ledger, round_index, draft.policy.quorum, text)
     outcome = _outcome(draft, gate, ledger)
     lines = draft.round_reviewed_lines
     coverage = lines / draft.plan.reviewable if draft.plan.reviewable else 1.0
     reported = (*outcome.blocking, *outcome.non_blocking)
     reasons: list[str] = []
     if draft.panel:
-        reasons = doubts(draft.policy, draft.plan, draft.discovery, draft.docket.cases, coverage, wording)
+        reasons = doubts(draft.policy, draft.plan, draft.discovery, draft.docket.cases, coverage, text)
     checklist = answer_items(
         _items_of_round(draft, reported),
         draft.discovery,
@@ -149,10 +149,10 @@ def assemble(draft: Draft, ledger: Ledger, wording: Wording) -> tuple[RoundRepor
         closed=outcome.closed,
         checklist=checklist,
         strengths=name_strengths(draft.discovery),
-        unreviewed=_unreviewed(draft, wording),
+        unreviewed=_unreviewed(draft, text),
         fates=outcome.fates,
         tool_calls=tool_calls,
-        warnings=_warnings(draft, wording),
+        warnings=_warnings(draft, text),
         kpi=kpi,
     )
     return report, _remember(draft, ledger, outcome, report)
@@ -197,7 +197,7 @@ def _items_of_round(draft: Draft, reported: tuple[ReportedFinding, ...]) -> list
     return [item for item in draft.items.values() if item.id in wanted]
 
 
-def _unreviewed(draft: Draft, wording: Wording) -> tuple[Unreviewed, ...]:
+def _unreviewed(draft: Draft, text: Text) -> tuple[Unreviewed, ...]:
     """What no model saw: excluded files, hunks that fitted nowhere, and shards that every rep lost.
 
     Where no model was asked at all the report says so once, and does not list everything.
@@ -205,7 +205,7 @@ def _unreviewed(draft: Draft, wording: Wording) -> tuple[Unreviewed, ...]:
     if not draft.panel:
         return draft.plan.excluded
     lost = tuple(
-        Unreviewed(path=part.file.path, reason=wording.say("rep_lost"), lines=part.lines)
+        Unreviewed(path=part.file.path, reason=text("rep_lost"), lines=part.lines)
         for shard in draft.plan.shards
         if not draft.discovery.valid_reps(shard)
         for part in shard.parts
@@ -213,12 +213,12 @@ def _unreviewed(draft: Draft, wording: Wording) -> tuple[Unreviewed, ...]:
     return (*draft.plan.excluded, *draft.plan.overflow, *lost)
 
 
-def _warnings(draft: Draft, wording: Wording) -> tuple[str, ...]:
+def _warnings(draft: Draft, text: Text) -> tuple[str, ...]:
     lost = (
-        wording.say("rep_answer_lost", rep=one.rep, shard=one.shard.index, why=one.asked.lost)
+        text("rep_answer_lost", rep=one.rep, shard=one.shard.index, why=one.asked.lost)
         for one in draft.discovery.lost
     )
-    failures = (wording.say("detector_failed", failure=failure) for failure in draft.detected.failures)
+    failures = (text("detector_failed", failure=failure) for failure in draft.detected.failures)
     engine = draft.panel.engine.warnings() if draft.panel else ()
     return (*lost, *failures, *engine)
 

@@ -41,7 +41,7 @@ _MARKER_WITHIN = 1024
 
 
 def why_excluded(file: FileDiff, checkout: Checkout, policy: ReviewPolicy) -> str:
-    """The wording key of the reason why no model sees this file, or "" where one does."""
+    """The phrase's key of the reason why no model sees this file, or "" where one does."""
     path = file.path
     if not matches(path, policy.paths):
         return "outside_paths"

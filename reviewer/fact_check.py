@@ -13,14 +13,14 @@ from reviewer.facts import check_facts
 from reviewer.model import FactCheck, FactCheckKpi
 from reviewer.place import excerpt
 from reviewer.plan import Part, digest
-from reviewer.wording import Wording
+from reviewer.text import Text
 
 
 async def fact_check(
-    panel: Panel, candidates: Sequence[Case], checkout: Checkout, wording: Wording
+    panel: Panel, candidates: Sequence[Case], checkout: Checkout, text: Text
 ) -> FactCheckKpi:
     """Sets `fact_check` and `evidence` of every candidate, and its lines to where its code stands."""
-    await gather(_check(panel, case, checkout, wording) for case in candidates)
+    await gather(_check(panel, case, checkout, text) for case in candidates)
     tally = Counter(case.fact_check for case in candidates)
     return FactCheckKpi(
         checked=len(candidates),
@@ -30,8 +30,8 @@ async def fact_check(
     )
 
 
-async def _check(panel: Panel, case: Case, checkout: Checkout, wording: Wording) -> None:
-    facts = check_facts(case.finding, checkout, wording)
+async def _check(panel: Panel, case: Case, checkout: Checkout, text: Text) -> None:
+    facts = check_facts(case.finding, checkout, text)
     case.finding = finding = facts.finding
     if facts.refuted:
         case.fact_check, case.evidence = FactCheck.REFUTED, facts.refuted

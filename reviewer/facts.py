@@ -12,7 +12,7 @@ from reviewer.checkout.base import Checkout
 from reviewer.diff import Diff, FileDiff
 from reviewer.model import Finding, Side
 from reviewer.place import read_lines, relocate
-from reviewer.wording import Wording
+from reviewer.text import Text
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
@@ -28,29 +28,27 @@ class Facts:
     refuted: str = ""
 
 
-def check_facts(finding: Finding, checkout: Checkout, wording: Wording) -> Facts:
+def check_facts(finding: Finding, checkout: Checkout, text: Text) -> Facts:
     """Looks the finding's file, lines, quoted code and names up on the side that it names."""
-    side = wording.say("side_base" if finding.side is Side.LEFT else "side_head")
+    side = text("side_base" if finding.side is Side.LEFT else "side_head")
     lines = read_lines(checkout, finding.path, finding.side)
     if lines is None:
-        return Facts(finding, wording.say("no_such_file", path=finding.path, side=side))
+        return Facts(finding, text("no_such_file", path=finding.path, side=side))
     if finding.quoted_code.strip():
         moved = relocate(finding, lines)
         if moved is None:
-            return Facts(finding, wording.say("no_such_code", path=finding.path, side=side))
+            return Facts(finding, text("no_such_code", path=finding.path, side=side))
         finding = moved
     elif finding.line_end > len(lines):
         return Facts(
             finding,
-            wording.say(
-                "no_such_line", path=finding.path, line=finding.line_end, lines=len(lines), side=side
-            ),
+            text("no_such_line", path=finding.path, line=finding.line_end, lines=len(lines), side=side),
         )
     for symbol in named_symbols(finding):
         if not _exists(symbol, checkout):
-            return Facts(finding, wording.say("no_such_name", name=symbol))
+            return Facts(finding, text("no_such_name", name=symbol))
     if checkout.diff.file(finding.path) is None and not _caused_by(finding, checkout.diff):
-        return Facts(finding, wording.say("not_of_this_change", path=finding.path))
+        return Facts(finding, text("not_of_this_change", path=finding.path))
     return Facts(finding)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from reviewer.case import Case
 from reviewer.ledger import Ledger
 from reviewer.model import FactCheck, Fate, Finding, ReportedFinding, Severity, State
-from reviewer.wording import Wording
+from reviewer.text import Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Gate:
     ledger: Ledger
     round_index: int
     quorum: int
-    wording: Wording
+    text: Text
 
     def blocks(self, case: Case) -> bool:
         """A blocker of an earlier round, a detector under a blocking item, or votes that hold."""
@@ -58,7 +58,7 @@ class Gate:
         self, case: Case, reported: ReportedFinding, raws: Sequence[Finding], folded: bool
     ) -> dict[int, Fate]:
         """What became of the case's raw findings, by their index."""
-        say, votes = self.wording.say, len(case.members)
+        say, votes = self.text, len(case.members)
         fates = {}
         for index in case.members:
             reason = reported.demoted
@@ -77,7 +77,7 @@ class Gate:
         return fates
 
     def _demoted(self, case: Case, severity: Severity) -> str:
-        say = self.wording.say
+        say = self.text
         if case.known is not None and case.dismissed:
             dismissal = self.ledger.dismissals[case.known.id]
             return say("dismissed", by=dismissal.by, reason=dismissal.reason)

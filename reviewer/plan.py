@@ -19,7 +19,7 @@ from reviewer.diff import Diff, FileDiff, Hunk
 from reviewer.exclude import why_excluded
 from reviewer.model import Frozen, Unreviewed
 from reviewer.policy import ReviewPolicy
-from reviewer.wording import Wording
+from reviewer.text import Text
 
 _HEADER_TOKENS = 40
 
@@ -102,7 +102,7 @@ def make_plan(
     checkout: Checkout,
     policy: ReviewPolicy,
     marks: Mapping[str, FileMark],
-    wording: Wording,
+    text: Text,
     *,
     full: bool = False,
 ) -> Plan:
@@ -111,10 +111,10 @@ def make_plan(
     excluded: list[Unreviewed] = []
     for file in diff.files:
         if reason := why_excluded(file, checkout, policy):
-            excluded.append(Unreviewed(path=file.path, reason=wording.say(reason), lines=_lines(file)))
+            excluded.append(Unreviewed(path=file.path, reason=text(reason), lines=_lines(file)))
         elif full or not _seen(file, marks.get(file.path), checkout):
             delta.append(file)
-    shards, overflow = _pack(delta, policy, wording)
+    shards, overflow = _pack(delta, policy, text)
     return Plan(
         delta=tuple(delta),
         shards=shards,
@@ -153,18 +153,18 @@ def _seen(file: FileDiff, before: FileMark | None, checkout: Checkout) -> bool:
 
 
 def _pack(
-    delta: list[FileDiff], policy: ReviewPolicy, wording: Wording
+    delta: list[FileDiff], policy: ReviewPolicy, text: Text
 ) -> tuple[tuple[Shard, ...], tuple[Unreviewed, ...]]:
     """Files in order, each hunk whole, into as few shards as come out of one pass."""
     packed: list[list[Part]] = []
     overflow: list[Unreviewed] = []
     room = 0
     for file in delta:
-        for hunks, cost in _portions(file, policy.shard_tokens, overflow, wording):
+        for hunks, cost in _portions(file, policy.shard_tokens, overflow, text):
             if cost > room:
                 if len(packed) == policy.max_shards:
                     lines = sum(hunk.added + hunk.removed for hunk in hunks)
-                    reason = wording.say("too_many_shards", shards=policy.max_shards)
+                    reason = text("too_many_shards", shards=policy.max_shards)
                     overflow.append(Unreviewed(path=file.path, reason=reason, lines=lines))
                     continue
                 packed.append([])
@@ -176,7 +176,7 @@ def _pack(
 
 
 def _portions(
-    file: FileDiff, budget: int, overflow: list[Unreviewed], wording: Wording
+    file: FileDiff, budget: int, overflow: list[Unreviewed], text: Text
 ) -> Iterator[tuple[tuple[Hunk, ...], int]]:
     """The file's hunks in runs that fit a shard, each with its tokens; a hunk over the budget is left out."""
     run: list[Hunk] = []
@@ -184,7 +184,7 @@ def _portions(
     for hunk in file.hunks:
         size = tokens.estimate(bytes(hunk.body))
         if _HEADER_TOKENS + size > budget:
-            reason = wording.say("hunk_too_large", tokens=size, budget=budget, line=hunk.new_start)
+            reason = text("hunk_too_large", tokens=size, budget=budget, line=hunk.new_start)
             overflow.append(Unreviewed(path=file.path, reason=reason, lines=hunk.added + hunk.removed))
             continue
         if run and cost + size > budget:

@@ -26,7 +26,7 @@ from reviewer.plan import Plan, make_plan
 from reviewer.policy import ReviewPolicy
 from reviewer.recheck import recheck, recheck_by_detector
 from reviewer.synthesize import synthesize
-from reviewer.wording import Wording
+from reviewer.text import load_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,11 @@ async def run_round(
     if ledger.last is not None and not full and _same_head(ledger.last, pull, engine):
         return RoundResult(ledger.last, ledger, reprinted=True)
 
-    wording = Wording(policy.language)
+    text = load_text("round/text", policy.language)
     panel = Panel(engine, policy) if engine is not None else None
     by_id = {item.id: item for item in items}
 
-    plan = make_plan(checkout.diff, checkout, policy, ledger.files, wording, full=full)
+    plan = make_plan(checkout.diff, checkout, policy, ledger.files, text, full=full)
     on_progress(Progress("plan", len(plan.shards), len(plan.shards), f"{len(plan.delta)} files"))
 
     detecting = asyncio.create_task(
@@ -114,7 +114,7 @@ async def run_round(
         candidates = [case for case in docket.cases if case.may_block and case.support >= policy.quorum]
         into = await fold_same_causes(panel, candidates)
         candidates = [case for case in candidates if id(case) not in into]
-        facts = await fact_check(panel, candidates, checkout, wording)
+        facts = await fact_check(panel, candidates, checkout, text)
         on_progress(Progress("fact check", facts.hold, facts.checked, f"{facts.refuted} refuted"))
 
     return RoundResult(
@@ -137,7 +137,7 @@ async def run_round(
                 now=now,
             ),
             ledger,
-            wording,
+            text,
         )
     )
 

@@ -9,7 +9,7 @@ from reviewer.discover import Discovery
 from reviewer.model import FactCheck, Outcome, ReportedFinding, RoundReport, Severity, State, Verdict
 from reviewer.plan import Plan
 from reviewer.policy import ReviewPolicy
-from reviewer.wording import Wording
+from reviewer.text import Text
 
 
 def decide(blocking: int, reasons: Sequence[str], *, detectors_only: bool) -> Verdict:
@@ -24,17 +24,17 @@ def doubts(
     discovery: Discovery,
     cases: Iterable[Case],
     coverage: float,
-    wording: Wording,
+    text: Text,
 ) -> list[str]:
     """Why this round cannot say LGTM, in words; empty when it can."""
     reasons = []
     fewest = min((discovery.valid_reps(shard) for shard in plan.shards), default=policy.reps)
     if fewest < policy.quorum:
-        reasons.append(wording.say("too_few_reps", valid=fewest, reps=policy.reps, quorum=policy.quorum))
+        reasons.append(text("too_few_reps", valid=fewest, reps=policy.reps, quorum=policy.quorum))
     for case in cases:
         if unresolved(case, policy):
             reasons.append(
-                wording.say(
+                text(
                     "could_have_blocked",
                     title=case.finding.title,
                     support=case.support,
@@ -43,9 +43,9 @@ def doubts(
                 )
             )
         if case.fact_check is FactCheck.PARSE_FAIL:
-            reasons.append(wording.say("fact_check_silent", title=case.finding.title))
+            reasons.append(text("fact_check_silent", title=case.finding.title))
     if coverage < policy.min_coverage:
-        reasons.append(wording.say("low_coverage", coverage=coverage, least=policy.min_coverage))
+        reasons.append(text("low_coverage", coverage=coverage, least=policy.min_coverage))
     return reasons
 
 

@@ -13,7 +13,7 @@ from reviewer.report.limit import clip
 from reviewer.report.placement import place
 from reviewer.report.redacted import redacted
 from reviewer.report.shown import counts, place_of
-from reviewer.report.text import Text, load_text
+from reviewer.text import Text, load_text
 
 Conclusion = Literal["success", "failure", "action_required"]
 AnnotationLevel = Literal["notice", "warning", "failure"]
@@ -53,7 +53,7 @@ class CheckRun:
 
 def check_run(report: RoundReport, diff: Diff, *, forbidden: Sequence[str] = FORBIDDEN_PHRASES) -> CheckRun:
     """What a check run says about this round; its summary is `render_round`'s text."""
-    text = load_text(report.language)
+    text = load_text("report/text", report.language)
     found = annotate(report, diff, forbidden=forbidden)
     size = ANNOTATIONS_PER_REQUEST
     return CheckRun(
@@ -68,7 +68,7 @@ def annotate(
 ) -> tuple[Annotation, ...]:
     """Every open finding, those of earlier rounds too: a check run starts empty on each head."""
     report = redacted(report.model_copy(update={"fates": ()}))
-    text = load_text(report.language)
+    text = load_text("report/text", report.language)
     return tuple(
         _annotation(one, diff, text, forbidden)
         for one in (*report.blocking, *report.non_blocking)

@@ -240,8 +240,7 @@ def _decode(text: str) -> str:
         value = match["escaped"] or html.unescape(match["entity"])
         return "".join(f"\\{c}" if c in "\\*_~" else c for c in value)
 
-    text = _LINK.sub(r"\1 (\2)", _DROPPED.sub("", text))
-    text = _ESCAPE_OR_ENTITY.sub(character, text)
+    text = _ESCAPE_OR_ENTITY.sub(character, _LINK.sub(r"\1 (\2)", text))
     return visible(_DROPPED.sub("", text)).replace("\n", " ")
 
 

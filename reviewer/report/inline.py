@@ -13,7 +13,7 @@ from reviewer.report.marker import marker
 from reviewer.report.placement import Placement, place
 from reviewer.report.redacted import redacted
 from reviewer.report.shown import labels, place_of, show
-from reviewer.report.text import load_text
+from reviewer.text import load_text
 
 _NOTES = {"partial": "clipped_place", "nearest": "real_place", "file": "file_place"}
 
@@ -62,7 +62,7 @@ def inline_comments(
 
 
 def _body(report: RoundReport, finding: ReportedFinding, where: Placement) -> str:
-    text = load_text(report.language)
+    text = load_text("report/text", report.language)
     note = _NOTES.get(where.level, "")
     if where.level == "file" and not finding.line_start:
         note = ""

@@ -12,8 +12,8 @@ from reviewer.report.limit import COMMENT_LIMIT, Kept, Section, clip, compose, s
 from reviewer.report.marker import marker
 from reviewer.report.placement import place
 from reviewer.report.redacted import redacted
-from reviewer.report.shown import Shown, clock, counts, label_of, link_to, show
-from reviewer.report.text import Text, load_text
+from reviewer.report.shown import Shown, clock, counts, heading, label_of, link_to, show
+from reviewer.text import Text, load_text
 
 # The other verdicts are called the same in both artifacts.
 _STATUS = {Outcome.BLOCKED: "BLOCKING"}
@@ -31,12 +31,13 @@ def render_review(
 ) -> str:
     """The review's Markdown, at most `limit` UTF-16 units long.
 
-    `phrase` may start CI: it is said as it stands, on a line of its own, and only by an LGTM of reviewers. Findings that no
-    inline comment can carry, as `diff` does not show their file, are told in full; the others by title, place
-    and suggestion. Without `diff` all are told in full. `blob_url` and `forbidden` as in `render_round`.
+    `phrase` may start CI: it is said as it stands, on a line of its own, and only by an LGTM of reviewers.
+    Findings that no inline comment can carry, as `diff` does not show their file, are told in full; the
+    others by title, place and suggestion. Without `diff` all are told in full. `blob_url` and `forbidden`
+    are as in `render_round`.
     """
     report = redacted(report.model_copy(update={"fates": ()}))
-    text = load_text(report.language)
+    text = load_text("report/text", report.language)
 
     def view(finding: ReportedFinding) -> Shown:
         return show(finding, report.round_index, text, link_to(finding, report, blob_url))
@@ -106,7 +107,7 @@ class _Item:
 
 def _values(report: RoundReport, text: Text) -> dict[str, object]:
     return {
-        "heading": text("review_heading", number=report.pull.number),
+        "heading": heading("review", report, text),
         "status": text("status_line", status=_STATUS.get(report.verdict.outcome, report.verdict)),
         "summary": text("summary_line", summary=counts(report)),
         "reviewed": text(

@@ -11,8 +11,8 @@ from reviewer.report.kpi import render_kpi
 from reviewer.report.limit import COMMENT_LIMIT, Kept, Section, clip, compose
 from reviewer.report.marker import marker
 from reviewer.report.redacted import redacted
-from reviewer.report.shown import Shown, change_of, clock, counts, link_to, percent, show
-from reviewer.report.text import Text, load_text
+from reviewer.report.shown import Shown, change_of, clock, counts, heading, link_to, percent, show
+from reviewer.text import Text, load_text
 
 _ALWAYS_NAMED = 20
 _SENTENCE, _PATH = 1_000, 1_000
@@ -42,7 +42,7 @@ def render_round(
     `forbidden` are phrases that must not appear, as they would start something.
     """
     report = redacted(report.model_copy(update={"fates": ()}))
-    text = load_text(report.language)
+    text = load_text("report/text", report.language)
 
     def view(finding: ReportedFinding) -> Shown:
         return show(finding, report.round_index, text, link_to(finding, report, blob_url))
@@ -75,7 +75,7 @@ def _values(report: RoundReport, text: Text) -> dict[str, object]:
     return {
         "t": text,
         "marker": marker("round", pull=pull.number, round=report.round_index, head=pull.head_sha),
-        "heading": text("round_heading", number=pull.number, round=report.round_index, verdict=verdict),
+        "heading": heading("round", report, text),
         "icon": icon(report),
         "sentence": sentence(report, text),
         "detectors_only": verdict.detectors_only,

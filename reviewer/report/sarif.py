@@ -10,7 +10,7 @@ from urllib.parse import quote
 from reviewer.model import Outcome, ReportedFinding, RoundReport, Severity, Side, State
 from reviewer.report.escape import PRODUCT, block, inline, plain, visible
 from reviewer.report.redacted import redacted
-from reviewer.report.text import Text, load_text
+from reviewer.text import Text, load_text
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
@@ -22,7 +22,7 @@ def to_sarif(report: RoundReport, *, repository_uri: str = "") -> str:
     category. `repository_uri` is where the repository is cloned from; without it a URN is made of its name.
     """
     report = redacted(report.model_copy(update={"fates": ()}))
-    text = load_text(report.language)
+    text = load_text("report/text", report.language)
     findings = (*report.blocking, *report.non_blocking, *report.closed)
     rules = _rules(report, findings)
     index = {rule["id"]: position for position, rule in enumerate(rules)}

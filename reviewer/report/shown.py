@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from textwrap import dedent
+from typing import Literal
 from urllib.parse import quote
 
 from reviewer.model import (
@@ -23,7 +24,7 @@ from reviewer.model import (
 from reviewer.report.escape import block, code_span, fence, inline, inline_html, plain
 from reviewer.report.limit import clip, shorten
 from reviewer.report.suggestion import language_of, render_suggestion
-from reviewer.report.text import Text
+from reviewer.text import Text
 
 _TITLE, _PATH, _REASON, _LABEL, _PLACES = 300, 300, 600, 300, 20
 _BODY, _SUGGESTION, _EVIDENCE, _CODE = 8_000, 6_000, 2_000, 2_500
@@ -98,6 +99,20 @@ def show(finding: ReportedFinding, round_index: int, text: Text, link: str = "")
         change=change,
         refuted=refuted,
     )
+
+
+_HEADINGS = {
+    "round": ("round_heading", "round_heading_local"),
+    "review": ("review_heading", "review_heading_local"),
+}
+
+
+def heading(kind: Literal["round", "review"], report: RoundReport, text: Text) -> str:
+    """The first line of a report; a local change has no number."""
+    with_number, local = _HEADINGS[kind]
+    number = report.pull.number
+    key = with_number if number else local
+    return text(key, number=number, round=report.round_index, verdict=report.verdict)
 
 
 def place_of(finding: ReportedFinding) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from reviewer.model import ReportedFinding, RoundReport
@@ -9,8 +10,8 @@ from reviewer.report.escape import plain
 from reviewer.report.limit import clip
 from reviewer.report.redacted import redacted
 from reviewer.report.round import at_a_glance, sentence
-from reviewer.report.shown import place_of
-from reviewer.report.text import Text, load_text
+from reviewer.report.shown import heading, place_of
+from reviewer.text import Text, load_text
 
 _TITLE = 160
 _FILES = 8
@@ -19,12 +20,12 @@ _FILES = 8
 def render_summary(report: RoundReport) -> str:
     """Plain text without colours; nothing in it can steer a terminal. Ends without a newline."""
     report = redacted(report.model_copy(update={"fates": ()}))
-    return "\n".join(_summary(report, load_text(report.language)))
+    return "\n".join(_summary(report, load_text("report/text", report.language)))
 
 
 def _summary(report: RoundReport, text: Text) -> Iterator[str]:
-    pull, verdict = report.pull, report.verdict
-    yield text("round_heading", number=pull.number, round=report.round_index, verdict=verdict)
+    verdict = report.verdict
+    yield heading("round", report, text)
     if verdict.detectors_only:
         yield text("detectors_only")
     yield sentence(report, text)
@@ -32,6 +33,8 @@ def _summary(report: RoundReport, text: Text) -> Iterator[str]:
     yield " · ".join(at_a_glance(report, text))
     yield from _findings("must_fix", report.blocking, text)
     yield from _findings("not_blocking", report.non_blocking, text)
+    closed = Counter(one.state for one in report.closed)
+    yield from (f"{text(f'change_{state}')} ({n})" for state, n in sorted(closed.items()))
     files = list(dict.fromkeys(one.path for one in report.unreviewed))
     if files:
         named = text("list_comma").join(plain(path) for path in files[:_FILES])

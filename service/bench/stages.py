@@ -150,21 +150,21 @@ def _timed(name: str, patch: bytes) -> Callable[[], object]:
         from reviewer.diff import parse
         from reviewer.plan import make_plan
         from reviewer.policy import ReviewPolicy
-        from reviewer.wording import Wording
+        from reviewer.text import load_text
 
-        policy, wording = ReviewPolicy(max_shards=1_000_000), Wording("en")
+        policy, text = ReviewPolicy(max_shards=1_000_000), load_text("round/text", "en")
 
         def parse_and_plan() -> object:
             diff = parse(patch)
-            plan = make_plan(diff, _PatchAlone(diff), policy, {}, wording)  # type: ignore[arg-type]
+            plan = make_plan(diff, _PatchAlone(diff), policy, {}, text)  # type: ignore[arg-type]
             return diff, plan, [shard.subject for shard in plan.shards]
 
         return parse_and_plan if name == "parse+plan" else lambda: parse(patch)
     if name == "unidiff":
         import unidiff
 
-        text = patch.decode()
-        return lambda: unidiff.PatchSet(text)  # type: ignore[attr-defined]
+        decoded = patch.decode()
+        return lambda: unidiff.PatchSet(decoded)  # type: ignore[attr-defined]
     if name.startswith("cluster"):
         from reviewer.cluster import cluster
 

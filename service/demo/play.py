@@ -14,11 +14,8 @@ from reviewer.engines.base import Engine
 from reviewer.errors import ReviewError
 from reviewer.ledger import Ledger
 from reviewer.model import PullRequest, RoundReport
-from reviewer.report.inline import InlineComment, inline_comments
-from reviewer.report.review import render_review
-from reviewer.report.round import render_round
-from reviewer.report.sarif import to_sarif
-from reviewer.report.serial import to_json
+from reviewer.report import inline_comments, render_review, render_round, to_json, to_sarif
+from reviewer.report.inline import InlineComment
 from reviewer.round import OnProgress, RoundResult, run_round
 from service.demo.sample import Sample
 from service.local import base_policy
@@ -56,7 +53,7 @@ def write_reports(folder: Path, report: RoundReport, diff: Diff) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     texts = {
         "round.md": render_round(report),
-        "review.md": render_review(report),
+        "review.md": render_review(report, diff),
         "inline.md": "\n".join(_as_text(comment) for comment in inline_comments(report, diff)),
         "report.json": to_json(report),
         "report.sarif": to_sarif(report),

@@ -145,6 +145,8 @@ text = st.lists(st.one_of(st.sampled_from(NASTY), st.text(max_size=4)), max_size
         ("closes owner/repo#3", "closes `owner/repo#3`"),
         ("resolves https://github.com/o/r/issues/3.", "resolves `https://github.com/o/r/issues/3`."),
         ("see GH-9", "see `GH-9`"),
+        ("#1#2", "`#1` `#2`"),
+        ("`a`@b", "`a` `@b`"),
         ("see www.x.org", "see `www.x.org`"),
         ("![beacon](https://x.org/a.png)", "beacon (`https://x.org/a.png`)"),
         ("[text](https://x.org 'title')", "text (`https://x.org`)"),
@@ -178,6 +180,10 @@ def test_code_in_a_fence_stays_readable() -> None:
 def test_code_in_a_span_stays_readable() -> None:
     said = "call `a[0](b) < c` or ``x`y``"
     assert block(said) == said
+
+
+def test_what_follows_a_fence_is_no_code_block() -> None:
+    assert block("- a\n  ```\n  x\n  ```\n      deep") == "- a\n\n```\nx\n```\n\ndeep"
 
 
 def test_a_fence_that_is_never_closed_is_closed() -> None:
@@ -228,8 +234,13 @@ def test_the_ci_phrase_is_broken_however_it_is_written(said: str) -> None:
     assert "lgtmreadytoci" not in bare
 
 
-def test_words_that_only_contain_the_phrase_stay() -> None:
-    assert guard("xlgtm ready to cider", FORBIDDEN_PHRASES) == "xlgtm ready to cider"
+def test_the_ci_phrase_is_broken_inside_longer_words_too() -> None:
+    assert guard("xlgtm ready to cider", FORBIDDEN_PHRASES) == "xl·gtm ready to cider"
+
+
+def test_what_is_not_the_phrase_stays() -> None:
+    for said in ("lgtm, but not ready to ci", "lgtm ready", "ready to ci", "l·gtm ready to ci"):
+        assert guard(said, FORBIDDEN_PHRASES) == said
 
 
 def test_a_code_span_keeps_backticks_spaces_and_shows_the_invisible() -> None:

@@ -9,17 +9,17 @@ import pytest
 from reviewer.checkout.snapshot import GitCheckout, open_range
 from reviewer.plan import FileMark, Plan, make_plan, mark
 from reviewer.policy import ReviewPolicy
-from reviewer.wording import Wording
+from reviewer.text import load_text
 from tests.kit.checkouts import MemoryCheckout, Repo
 
-WORDING = Wording("en")
+TEXT = load_text("round/text", "en")
 LONG = "".join(f"value_{line} = {line}\n" for line in range(200))
 
 
 def plan(
     checkout: GitCheckout | MemoryCheckout, marks: dict[str, FileMark] | None = None, **policy: object
 ) -> Plan:
-    return make_plan(checkout.diff, checkout, ReviewPolicy.model_validate(policy), marks or {}, WORDING)
+    return make_plan(checkout.diff, checkout, ReviewPolicy.model_validate(policy), marks or {}, TEXT)
 
 
 def marks_of(checkout: GitCheckout | MemoryCheckout) -> dict[str, FileMark]:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reviewer.wording import Wording
+from reviewer.text import load_text
 from tests.kit.rounds import answers, finding, review
 
 ROOT = Path(__file__).parents[3]
 
 
 def phrases(language: str) -> dict[str, str]:
-    text = resources.files("templates").joinpath("round", f"{language}.yaml").read_text("utf-8")
+    text = resources.files("templates").joinpath("round", f"text.{language}.yaml").read_text("utf-8")
     loaded: dict[str, str] = yaml.safe_load(text)
     return loaded
 
@@ -47,5 +47,5 @@ def test_the_language_is_honoured_in_prompts_and_in_what_the_round_says(language
     report = review(engine, language=language).report
     wanted = {"en": "in English", "zh": "in Simplified Chinese"}[language]
     assert all(wanted in request.messages[0].content for request in engine.requests)
-    expected = Wording(language).say("too_little_support", support=1, of=7, quorum=3)  # type: ignore[arg-type]
+    expected = load_text("round/text", language)("too_little_support", support=1, of=7, quorum=3)  # type: ignore[arg-type]
     assert report.non_blocking[0].demoted == expected

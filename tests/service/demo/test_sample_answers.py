@@ -26,8 +26,8 @@ from reviewer.engines.base import ToolCall
 from reviewer.facts import check_facts
 from reviewer.model import FactCheck, Finding, Severity, Side
 from reviewer.policy import ToolLimits
+from reviewer.text import load_text
 from reviewer.tools import Toolbox
-from reviewer.wording import Wording
 
 Round = dict[str, Any]
 Checkouts = tuple[GitCheckout, ...]
@@ -128,10 +128,10 @@ def test_every_quotation_stands_at_exactly_the_lines_it_names(told: tuple[Round,
 
 def test_every_finding_survives_the_machines_fact_check(told: tuple[Round, GitCheckout]) -> None:
     one, checkout = told
-    wording = Wording("en")
+    text = load_text("round/text", "en")
     for fault, said in findings(one).items():
         for finding in (*said, cases(one)[fault]):
-            assert check_facts(finding, checkout, wording).refuted == "", finding.title
+            assert check_facts(finding, checkout, text).refuted == "", finding.title
 
 
 def test_checklist_answers_name_applicable_items_and_agree_with_the_findings(

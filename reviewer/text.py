@@ -1,4 +1,4 @@
-"""The fixed phrases of the reports, one file a language: `templates/report/text.<language>.yaml`."""
+"""Fixed phrases by language: `templates/<name>.<language>.yaml`, with the same keys in each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from reviewer.model import Language
 
 
 class Text:
-    """`text("blocked", n=2)` is the phrase with its places filled; of "one | many", `n` chooses."""
+    """`text("blocked", n=2)` is the phrase with its places filled; of "one | many", `n` chooses.
+
+    A missing key or value is a `KeyError`.
+    """
 
     def __init__(self, phrases: dict[str, str]) -> None:
         self._phrases = phrases
@@ -23,8 +26,9 @@ class Text:
 
 
 @cache
-def load_text(language: Language) -> Text:
+def load_text(name: str, language: Language) -> Text:
+    """The phrases of one file, such as `report/text`."""
     import yaml
 
-    source = resources.files("templates").joinpath("report", f"text.{language}.yaml").read_text("utf-8")
+    source = resources.files("templates").joinpath(f"{name}.{language}.yaml").read_text("utf-8")
     return Text(yaml.safe_load(source))
