@@ -14,7 +14,7 @@ from reviewer.report.escape import FORBIDDEN_PHRASES, code_span, fence, guard, i
 from reviewer.report.limit import COMMENT_LIMIT, clip, fit, shorten
 from reviewer.report.redacted import redacted
 from reviewer.report.shown import show
-from reviewer.text import Text, load_text
+from reviewer.text import load_text
 from service.events.commands import MAX_COMMANDS, Command, Invalid, Reopen, written
 from service.events.permissions import Refused
 from service.events.policy import Rights

@@ -20,6 +20,7 @@ from reviewer.engines.budget import Budgeted
 from reviewer.engines.openai import OpenAIEngine, OpenAISettings
 from reviewer.errors import EngineError
 from reviewer.policy import ModelLimits
+from tests.standin.openai_server import OpenAIServer
 
 KEY = "sk-test-0123456789abcdefghij"
 SCHEMA = DiscoverAnswer.model_json_schema()
@@ -393,9 +394,9 @@ def test_an_unreachable_endpoint_stops_the_round(server: Any, url: str) -> None:
     assert url in caught.value.problem
 
 
-def test_an_endpoint_that_went_away_after_an_answer_costs_one_completion(openai_server_class: Any) -> None:
+def test_an_endpoint_that_went_away_after_an_answer_costs_one_completion() -> None:
     async def scene() -> str:
-        with openai_server_class() as server:
+        with OpenAIServer() as server:
             engine = OpenAIEngine(settings_for(server, retries=0))
             await engine.complete(REQUEST)
         with pytest.raises(CompletionFailed) as caught:
