@@ -30,7 +30,9 @@ class ForgeError(ReviewError):
     `retry_after` is the number of seconds after which the same call may succeed; None where it never will.
     """
 
-    def __init__(self, problem: str, remedy: str, *, status: int = 0, retry_after: float | None = None) -> None:
+    def __init__(
+        self, problem: str, remedy: str, *, status: int = 0, retry_after: float | None = None
+    ) -> None:
         super().__init__(problem, remedy)
         self.status = status
         self.retry_after = retry_after
