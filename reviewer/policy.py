@@ -1,13 +1,9 @@
-"""What a repository may decide about its reviews: `.whitesmoke.yml` on the base branch."""
+"""What a repository may decide about its reviews: the part `review` of `.whitesmoke.yml` on the base branch."""
 
 from __future__ import annotations
 
-import json
-from typing import Literal
-
 from pydantic import Field, field_validator, model_validator
 
-from reviewer import yamlfile
 from reviewer.globs import check_glob
 from reviewer.model import Frozen, Language
 
@@ -68,26 +64,3 @@ class ReviewPolicy(Frozen):
         if self.agentic_reps > self.reps:
             raise ValueError(f"agentic_reps {self.agentic_reps} exceeds reps {self.reps}")
         return self
-
-
-class Policy(Frozen):
-    """The whole file."""
-
-    version: Literal[1] = 1
-    review: ReviewPolicy = ReviewPolicy()
-
-
-def load_policy(text: str, name: str = POLICY_FILE) -> Policy:
-    """Reads a policy file. Raises `ConfigError` naming file, line and what was expected."""
-    return yamlfile.load(text, Policy, name) if text.strip() else Policy()
-
-
-def policy_schema() -> str:
-    """The JSON schema (draft 2020-12) of the policy file, as published in docs/policy.schema.json."""
-    schema = Policy.model_json_schema()
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "title": "whitesmoke policy",
-    }
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

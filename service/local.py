@@ -9,7 +9,8 @@ from reviewer.checkout.repository import Repository, locate, resolve
 from reviewer.checkout.snapshot import GitCheckout, open_patch, open_range
 from reviewer.errors import GitError, ReviewError
 from reviewer.model import PullRequest
-from reviewer.policy import POLICY_FILE, Policy, load_policy
+from reviewer.policy import POLICY_FILE
+from service.policy import Policy, load_policy
 
 _POLICY_LIMIT = 1_000_000
 

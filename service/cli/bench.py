@@ -46,3 +46,19 @@ def pairs(file: Path | None, as_json: bool) -> None:
 
     result = measured.run(file or measured.DATA)
     click.echo(measured.render_json(result) if as_json else measured.render(result))
+
+
+@bench.command()
+@click.option("--sample", type=click.IntRange(1), help="Kill at so many of the points only.")
+@click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures here as JSON.")
+def faults(sample: int | None, out: Path | None) -> None:
+    """Kill the service at every commit and every call to the forge: nothing lost, nothing twice."""
+    import service.bench.faults as measured
+
+    def show(done: int, total: int) -> None:
+        click.echo(f"\r{done}/{total}", nl=done == total, err=True)
+
+    result = measured.run(sample, show)
+    click.echo(measured.render(result))
+    if out is not None:
+        out.write_text(measured.render_json(result) + "\n")

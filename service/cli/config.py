@@ -44,7 +44,7 @@ def show(file: Path | None, repo: Path, base: str) -> None:
 @click.option("--of", type=click.Choice(["policy", "report"]), default="policy", show_default=True)
 def schema(of: str) -> None:
     """Print the JSON schema of the policy file or of the JSON report."""
-    from reviewer.policy import policy_schema
     from reviewer.report.serial import json_schema
+    from service.policy import policy_schema
 
     click.echo(policy_schema() if of == "policy" else json_schema(), nl=False)

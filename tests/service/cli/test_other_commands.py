@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
-from reviewer.policy import Policy, policy_schema
 from service.cli import main as entry
+from service.policy import Policy, policy_schema
 from tests.kit.checkouts import Repo
 
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,1 @@
+"""The intake: accepts GitHub's webhook deliveries and answers only once they are durable."""

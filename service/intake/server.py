@@ -1,0 +1,64 @@
+"""The HTTP server: uvicorn, closed to clients that hold a connection and say nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+# A client's time for each part of a request; GitHub itself gives up after 10 s.
+_PATIENCE_SECONDS = 15.0
+_DRAIN_SECONDS = 20
+_TICKS_A_SECOND = 10
+
+
+class Server(uvicorn.Server):
+    """Serves one application in this process; `run()` blocks until SIGTERM or SIGINT, then drains.
+
+    uvicorn waits for ever for the rest of a request. Here a connection is closed when, for `patience` seconds, it
+    was the client's turn: to send a request, or the rest of one.
+    """
+
+    def __init__(self, app: FastAPI, host: str, port: int, *, patience: float = _PATIENCE_SECONDS) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=host,
+                port=port,
+                loop="uvloop",
+                http="httptools",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=math.ceil(patience),
+                timeout_graceful_shutdown=_DRAIN_SECONDS,
+            )
+        )
+        self._patience = patience
+        # By connection whose client's turn it is: its latest request, and since when.
+        self._waiting: dict[Any, tuple[object, float]] = {}
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS_A_SECOND == 0:
+            self._cut_off(time.monotonic())
+        return await super().on_tick(counter)
+
+    def _cut_off(self, now: float) -> None:
+        waiting = {}
+        for connection in self.server_state.connections:
+            request = getattr(connection, "cycle", None)
+            if request is not None and not request.response_complete and not request.more_body:
+                continue
+            latest, since = self._waiting.get(connection, (request, now))
+            if latest is not request:
+                since = now
+            waiting[connection] = (request, since)
+            if now - since > self._patience:
+                connection.transport.abort()
+        self._waiting = waiting

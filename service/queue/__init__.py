@@ -1,0 +1,1 @@
+"""Waking workers: Celery over Redis or Valkey. The queue carries wake-ups, never work."""

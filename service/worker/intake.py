@@ -1,0 +1,137 @@
+"""From a stored delivery to work: intents are decided and queued in the transaction that settles the delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+
+from service.events.intents import (
+    ButtonPressed,
+    DraftChanged,
+    HeadChanged,
+    Ignored,
+    InstallationChanged,
+    Intent,
+    PullClosed,
+    Recheck,
+    ReviewRequested,
+    RunCommand,
+)
+from service.events.payloads import (
+    CheckRunEvent,
+    CheckSuiteEvent,
+    IssueCommentEvent,
+    Payload,
+    PayloadError,
+    PullEvent,
+    ReviewCommentEvent,
+    ReviewEvent,
+    read_payload,
+)
+from service.events.rules import Context, decide
+from service.store import audit, deliveries
+from service.store.deliveries import DeliveryState
+from service.worker.outcome import close_check
+from service.worker.policy import stored_policy
+from service.worker.station import COMMAND, RECHECK, REVIEW, Station
+
+
+def process(station: Station, delivery_id: int) -> bool:
+    """Settles one delivery; False where somebody else has it. A worker that dies midway rolls back, and the
+    delivery is still there. Raises `ForgeError` where the forge must be asked and does not answer."""
+    with station.database.read() as connection:
+        delivery = deliveries.get(connection, delivery_id)
+    if delivery is None:
+        return False
+    try:
+        payload: Payload | PayloadError = read_payload(delivery.event, delivery.body or b"")
+    except PayloadError as error:
+        payload = error
+    repo, number = _place(payload)
+    me = station.forge.me(repo).login if repo else ""
+    with station.database.write() as connection:
+        if deliveries.take(connection, delivery_id) is None:
+            return False
+        now = station.clock()
+        if isinstance(payload, PayloadError):
+            deliveries.settle(connection, delivery_id, DeliveryState.FAILED, now, error=str(payload))
+            return True
+        policy = stored_policy(connection, station.forge_name, repo, number).service
+        intents = decide(payload, Context(me=me, app_id=station.app_id, policy=policy))
+        queue(station, connection, intents, debounce=policy.triggers.debounce_seconds)
+        ignored = [intent.reason for intent in intents if isinstance(intent, Ignored)]
+        state = DeliveryState.IGNORED if len(ignored) == len(intents) else DeliveryState.DONE
+        deliveries.settle(connection, delivery_id, state, now, repo=repo, error="; ".join(ignored))
+        return True
+
+
+def _place(payload: Payload | PayloadError) -> tuple[str, int | None]:
+    """The repository and the pull request that a delivery is about, as far as it is about one."""
+    match payload:
+        case PullEvent(repo=repo) | ReviewEvent(repo=repo) | ReviewCommentEvent(repo=repo):
+            return repo, payload.pull_request.number
+        case IssueCommentEvent(repo=repo):
+            return repo, payload.issue.number
+        case CheckRunEvent(repo=repo) | CheckSuiteEvent(repo=repo):
+            return repo, None
+        case _:
+            return "", None
+
+
+def queue(
+    station: Station, connection: sa.Connection, intents: Sequence[Intent], *, debounce: float = 0.0
+) -> None:
+    """Queues what a delivery asks for. What concerns a comment happens once, whichever delivery brings it."""
+    for intent in intents:
+        if not isinstance(intent, RunCommand):
+            _apply(station, connection, intent, debounce)
+    commands = [intent for intent in intents if isinstance(intent, RunCommand)]
+    if commands:
+        first = commands[0]
+        subject = f"{first.repo}#{first.number}:{'inline' if first.inline else 'comment'}:{first.comment_id}"
+        if audit.first_time(connection, f"command:{subject}", station.clock()):
+            payload = {"commands": [command.model_dump(mode="json") for command in commands]}
+            station.work.put(connection, COMMAND, subject, payload)
+
+
+def _apply(station: Station, connection: sa.Connection, intent: Intent, debounce: float) -> None:
+    match intent:
+        case ReviewRequested(repo=repo, number=number):
+            delay = debounce if intent.debounce else 0.0
+            request_review(station, connection, repo, number, full=intent.full, delay=delay)
+        case HeadChanged(repo=repo, number=number):
+            station.work.abort(connection, REVIEW, f"{repo}#{number}", f"{intent.head_sha[:12]} was pushed")
+        case PullClosed(repo=repo, number=number):
+            if station.work.supersede(connection, REVIEW, f"{repo}#{number}", "the pull request was closed"):
+                close_check(station, connection, repo, number)
+        case DraftChanged(repo=repo, number=number, draft=True):
+            station.work.supersede(connection, REVIEW, f"{repo}#{number}", "the pull request became a draft")
+        case Recheck() | ButtonPressed():
+            subject = f"{intent.repo}:{intent.head_sha}:{intent.name}"
+            station.work.put(connection, RECHECK, subject, intent.model_dump(mode="json"))
+        case InstallationChanged():
+            audit.record(
+                connection,
+                station.clock(),
+                "forge",
+                "installed" if intent.active else "uninstalled",
+                f"installation {intent.installation_id}",
+                {"added": intent.added, "removed": intent.removed},
+            )
+        case _:
+            pass
+
+
+def request_review(
+    station: Station,
+    connection: sa.Connection,
+    repo: str,
+    number: int,
+    *,
+    full: bool = False,
+    delay: float = 0.0,
+) -> None:
+    """Queues a round. Requests for one pull request that wait together become one."""
+    payload = {"repo": repo, "number": number, "full": full}
+    station.work.put(connection, REVIEW, f"{repo}#{number}", payload, delay=delay)

@@ -1,0 +1,48 @@
+"""Where a worker works: the database, the forge, the alarm, and what it may ask a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from reviewer.checklist import Item
+from reviewer.policy import ReviewPolicy
+from service.engines import Opened
+from service.forge.base import Forge
+from service.store.database import Database
+from service.store.outbox import Outbox
+from service.store.types import utc_now
+from service.store.work import WorkQueue
+
+EngineOpener = Callable[[ReviewPolicy], AbstractAsyncContextManager[Opened]]
+ItemsLoader = Callable[[ReviewPolicy], list[Item]]
+
+REVIEW, COMMAND, RECHECK, REPUBLISH = "review", "command", "recheck", "republish"
+QUICK = (COMMAND, RECHECK, REPUBLISH)
+"""Kinds of work that take moments; reviews have workers of their own, so that nothing waits behind them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Station:
+    """`owner` names this worker in leases; `ring` wakes others and is told the lane that has work."""
+
+    database: Database
+    forge: Forge
+    forge_name: str
+    open_engine: EngineOpener
+    load_items: ItemsLoader
+    owner: str
+    ring: Callable[[str], object] = lambda lane: None
+    lease_seconds: float = 60.0
+    public_url: str = ""
+    web_url: str = ""
+    app_id: int | None = None
+    clock: Callable[[], datetime] = utc_now
+    work: WorkQueue = field(init=False)
+    outbox: Outbox = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "work", WorkQueue(self.clock))
+        object.__setattr__(self, "outbox", Outbox(self.clock))

@@ -1,0 +1,1 @@
+"""State as GitHub's JSON."""

@@ -1,0 +1,1 @@
+"""GitHub's operations; importing a module registers its routes."""
