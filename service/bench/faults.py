@@ -26,7 +26,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from reviewer.checklist import load_builtin
-from reviewer.engines.base import Completion, CompletionFailed, Request
 from service.engines import Opened
 from service.forge.base import PullState
 from service.forge.local import LocalForge
@@ -229,9 +228,12 @@ def _work(world: Path, wire: Tripwire) -> None:
 
     database = WiredDatabase(_url(world), wire)
 
+    from reviewer.engines.recording import Replay
+    from service.demo.play import RECORDING
+
     @asynccontextmanager
     async def opener(_: object) -> AsyncIterator[Opened]:
-        yield Opened(_BothRecordings(), clock())
+        yield Opened(Replay(RECORDING), clock())
 
     station = Station(
         database=database,
@@ -248,27 +250,6 @@ def _work(world: Path, wire: Tripwire) -> None:
             work_off(station, lane)
         minutes += 16
     database.close()
-
-
-class _BothRecordings:
-    """The demo's reviewers of either round."""
-
-    def __init__(self) -> None:
-        from reviewer.engines.recording import Replay
-        from service.demo.play import ROUNDS, recording
-
-        self._replays = [Replay(recording(index)) for index in ROUNDS]
-
-    async def complete(self, request: Request) -> Completion:
-        for replay in self._replays[:-1]:
-            try:
-                return await replay.complete(request)
-            except CompletionFailed:
-                continue
-        return await self._replays[-1].complete(request)
-
-    def warnings(self) -> tuple[str, ...]:
-        return ()
 
 
 def _inspect(world: Path, phase: str) -> tuple[list[str], list[str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import datetime
 from pathlib import Path
 
 import click
@@ -18,34 +16,38 @@ import click
     help="A new folder for the sample repository and the reports.",
 )
 def demo(out: Path) -> None:
-    """Review a sample pull request in two rounds, from recorded completions."""
-    from reviewer.engines.recording import Replay
-    from reviewer.ledger import Ledger
-    from reviewer.report.summary import render_summary
-    from service.cli.progress import show_progress
-    from service.demo.play import ROUNDS, play_round, prepare, recording, write_reports
+    """Start the service, open a sample pull request and watch it being reviewed in two rounds."""
+    from reviewer.report import render_summary
+    from service.demo.play import REPO, ROUNDS, open_pull, prepare, running_service
     from service.demo.sample import build, push_fix
 
     prepare(out)
-    sample = build(out / "repository")
-    click.echo(f"A sample pull request, #{sample.pull.number} “{sample.pull.title}”, is in {sample.path}.")
+    sample = build((out / "repository").absolute())
+    click.echo(f"A sample repository is in {out / 'repository'}.")
     click.echo(
-        "Its reviewers' words were written for the sample; tools, detectors, votes and verdicts are real."
+        "Its reviewers' words were written for it; service, tools, detectors, votes and verdicts are real."
     )
-    ledger = Ledger()
-    for index in ROUNDS:
-        if index > 1:
-            push_fix(sample.path)
-            click.echo(f"\nThe author force-pushes a fix: {sample.head} is rebased and amended.")
-        click.echo()
-        replay = Replay(recording(index))
-        now = datetime.fromisoformat(replay.recorded_at)
-        with show_progress() as on_progress:
-            result, diff = asyncio.run(play_round(sample, ledger, replay, now, on_progress))
-        ledger = result.ledger
-        write_reports(out / f"round-{index}", result.report, diff)
-        click.echo()
-        click.echo(render_summary(result.report).rstrip())
-    click.echo("\nWhat each round publishes:")
+    with running_service(out, sample.path) as stage:
+        click.echo(f"The service listens on {stage.url}; its forge is the repository itself.")
+        number = open_pull(stage, sample)
+        for index in ROUNDS:
+            if index == 1:
+                click.echo(f"\n{sample.pull.author} opens pull request #{number} “{sample.pull.title}”.")
+                stage.happen("opened", number)
+            else:
+                push_fix(sample.path)
+                click.echo(
+                    f"\n{sample.pull.author} force-pushes a fix: {sample.head} is rebased and amended."
+                )
+                stage.happen("synchronize", number)
+            report = stage.wait_for_round(number, index)
+            click.echo(f"\n{render_summary(report)}")
+            stage.write_reports(out / f"round-{index}", number, report)
+        kinds = [one.kind for one in stage.forge.conversation(REPO, number)]
+        click.echo(
+            f"\nOn #{number} stand {kinds.count('comment')} comment, edited in place, {kinds.count('review')} reviews, "
+            f"{kinds.count('inline')} inline comments and a check on each head."
+        )
+    click.echo("What each round left there:")
     for index in ROUNDS:
         click.echo(f"  {out / f'round-{index}'}/  round.md  review.md  inline.md  report.json  report.sarif")

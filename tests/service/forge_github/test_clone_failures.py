@@ -118,9 +118,15 @@ def leftover_pack(place: Path) -> None:
     (place / "objects" / "pack" / "tmp_pack_XXXX").write_bytes(b"half a pack")
 
 
+RARE = (no_index, flipped_bits, lost_packs, bad_ref, bad_config)
+
+
 @pytest.mark.parametrize(
     "damage",
-    [no_head, no_index, cut_packs, flipped_bits, lost_packs, locked_ref, bad_ref, bad_config, leftover_pack],
+    [
+        *(no_head, cut_packs, locked_ref, leftover_pack),
+        *(pytest.param(one, marks=pytest.mark.exhaustive) for one in RARE),
+    ],
 )
 def test_a_damaged_clone_is_mended(
     clones: Clones, source: Source, repo: Repo, folder: Path, damage: Callable[[Path], None]

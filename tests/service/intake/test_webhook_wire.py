@@ -184,10 +184,10 @@ def test_head_and_body_that_never_come_are_cut_off_and_others_are_served(
 
 def test_an_idle_connection_lives_as_long_as_requests_come(serve: Any, headers_for: Any) -> None:
     with serve(patience=1.5) as intake, intake.connect() as connection:
-        for _ in range(5):
+        for _ in range(8):
             connection.sendall(_head(headers_for(BODY), content_length="20") + BODY)
             assert _answers(connection, 1) == [202]
-            time.sleep(0.6)
+            time.sleep(0.5)
 
 
 def _send(connection: socket.socket, data: bytes) -> None:
