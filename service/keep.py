@@ -21,9 +21,8 @@ from service.store.retention import Keep, prune
 from service.store.schema import pulls
 from service.supervisor import Supervisor, stop_on_signals
 from service.worker.keeper import tend
-from service.worker.lanes import LANES
 from service.worker.reconciler import reconcile
-from service.worker.station import Station
+from service.worker.station import LANES, Station
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from service.settings import ServerSettings
 from service.store.database import Database
 from service.store.errors import StoreError
 from service.store.migrations import is_current
-from service.worker.lanes import QUICK_LANE
+from service.worker.station import QUICK_LANE
 
 
 def run_web(settings: ServerSettings) -> None:

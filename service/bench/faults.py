@@ -37,8 +37,8 @@ from service.store.migrations import upgrade
 from service.store.schema import deliveries as table_of_deliveries
 from service.store.schema import outbox, work
 from service.worker.keeper import tend
-from service.worker.lanes import LANES, work_off
-from service.worker.station import Station
+from service.worker.lanes import work_off
+from service.worker.station import LANES, Station
 
 REPO = "local/quire"
 PHASES = ("opened", "pushed", "commanded")

@@ -91,7 +91,7 @@ def replay(delivery: int) -> None:
     from service.store import deliveries
     from service.store.database import Database
     from service.store.errors import StoreError
-    from service.worker.lanes import QUICK_LANE
+    from service.worker.station import QUICK_LANE
 
     settings = load_settings()
     database = Database(settings.database)

@@ -6,9 +6,8 @@ import logging
 
 from service.store import deliveries
 from service.store.lease import State
-from service.worker.lanes import QUICK_LANE, REVIEW_LANE
 from service.worker.outcome import EFFECTS, on_death
-from service.worker.station import QUICK, REVIEW, Station
+from service.worker.station import QUICK, QUICK_LANE, REVIEW, REVIEW_LANE, Station
 
 log = logging.getLogger(__name__)
 

@@ -18,12 +18,18 @@ from service.store.errors import StaleClaim
 from service.store.lease import Claim, Leases, State
 from service.store.outbox import OutboxClaim
 from service.worker.outcome import EFFECTS, on_death
-from service.worker.station import COMMAND, QUICK, RECHECK, REPUBLISH, REVIEW, Station
+from service.worker.station import (
+    COMMAND,
+    QUICK,
+    QUICK_LANE,
+    RECHECK,
+    REPUBLISH,
+    REVIEW,
+    REVIEW_LANE,
+    Station,
+)
 
 log = logging.getLogger(__name__)
-
-QUICK_LANE, REVIEW_LANE = "quick", "review"
-LANES = (QUICK_LANE, REVIEW_LANE)
 
 
 def work_off(station: Station, lane: str) -> int:

@@ -24,7 +24,7 @@ from service.store.work import WorkClaim
 from service.worker.outcome import close_check, put_effects
 from service.worker.policy import posting_of, read_policy
 from service.worker.replies import budget_spent, policy_fault, too_large
-from service.worker.station import Station
+from service.worker.station import QUICK_LANE, Station
 
 _WATCH_SECONDS = 0.5
 
@@ -94,8 +94,6 @@ def _begin(station: Station, claim: WorkClaim, state: PullState) -> _Begun | Non
             state.repo, state.head_sha, posting_of(policy, station, state.repo), policy.review.language
         )
         put_effects(station, connection, (started,), pull.id)
-    from service.worker.lanes import QUICK_LANE
-
     station.ring(QUICK_LANE)
     return _Begun(state, policy, pull, begun.id)
 

@@ -23,6 +23,10 @@ REVIEW, COMMAND, RECHECK, REPUBLISH = "review", "command", "recheck", "republish
 QUICK = (COMMAND, RECHECK, REPUBLISH)
 """Kinds of work that take moments; reviews have workers of their own, so that nothing waits behind them."""
 
+QUICK_LANE, REVIEW_LANE = "quick", "review"
+LANES = (QUICK_LANE, REVIEW_LANE)
+"""What workers are woken for: all that takes moments, and reviews."""
+
 
 @dataclass(frozen=True, slots=True)
 class Station:

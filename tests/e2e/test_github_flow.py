@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.kit.github_service import GitHubService
-from tests.kit.rounds import BASE, HEAD, PATH, finding
+from tests.kit.rounds import PATH
 
 
 def test_an_opened_pull_request_gets_comment_review_inline_comment_and_check_run(

@@ -28,9 +28,9 @@ from service.store.database import Database
 from service.store.migrations import upgrade
 from service.store.schema import deliveries, outbox, work
 from service.worker.keeper import tend
-from service.worker.lanes import LANES, QUICK_LANE, work_off
+from service.worker.lanes import work_off
 from service.worker.reconciler import reconcile
-from service.worker.station import Station
+from service.worker.station import LANES, QUICK_LANE, Station
 from tests.kit.engines import ScriptedEngine
 from tests.kit.rounds import HEAD, PATH, answers, finding
 from tests.service.forge_github.connect import Connect

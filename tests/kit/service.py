@@ -19,8 +19,8 @@ from service.store.database import Database
 from service.store.deliveries import NewDelivery
 from service.store.migrations import upgrade
 from service.worker.keeper import tend
-from service.worker.lanes import LANES, work_off
-from service.worker.station import Station
+from service.worker.lanes import work_off
+from service.worker.station import LANES, Station
 from tests.kit.checkouts import Repo
 
 NAME = "local/repo"
