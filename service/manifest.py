@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from reviewer.errors import ConfigError
 from service.events import EVENTS
@@ -57,6 +58,24 @@ def make_manifest(name: str, url: str, *, resolve_threads: bool, ci: bool) -> di
         },
         "default_events": list(APP_EVENTS),
     }
+
+
+def make_link(web_url: str, organisation: str, manifest: dict[str, Any]) -> str:
+    """The address of GitHub's "new App" form, filled in as the manifest says but for the webhook's secret.
+
+    `organisation` is "" for an App of the person's own.
+    """
+    owner = f"/organizations/{quote(organisation, safe='')}" if organisation else ""
+    fields = {
+        "name": manifest["name"],
+        "url": manifest["url"],
+        "public": "false",
+        "webhook_active": "true",
+        "webhook_url": manifest["hook_attributes"]["url"],
+        **manifest["default_permissions"],
+        "events[]": manifest["default_events"],
+    }
+    return f"{web_url.rstrip('/')}{owner}/settings/apps/new?{urlencode(fields, doseq=True)}"
 
 
 def hook_url(public_url: str) -> str:

@@ -69,7 +69,8 @@ def _body(report: RoundReport, finding: ReportedFinding, where: Placement) -> st
     return render_template(
         "inline.md.jinja",
         t=text,
-        marker=marker("finding", id=finding.id),
+        # With round and head: ids begin anew where a ledger was lost, and an old F1 is not this one.
+        marker=marker("finding", id=finding.id, round=report.round_index, head=report.pull.head_sha),
         note=text(note, place=code_span(place_of(finding))) if note else "",
         one=show(finding, report.round_index, text),
         labels=labels(finding, {item.id: item for item in report.checklist}),

@@ -21,6 +21,8 @@ _COMMANDS = {
     "web": ("service.cli.serve", "Run its web process alone."),
     "worker": ("service.cli.serve", "Run its workers and keeper alone."),
     "replay": ("service.cli.serve", "Process a stored delivery again."),
+    "doctor": ("service.cli.doctor", "Check the service's set-up and say what to do."),
+    "app": ("service.cli.doctor", "The GitHub App that the service signs in as."),
     "pr": ("service.cli.pull", "Pull requests of the local forge: open, push, comment, show."),
     "config": ("service.cli.config", "Check and show the policy file, print its schema."),
     "checklist": ("service.cli.checklist", "List and show what reviews check."),

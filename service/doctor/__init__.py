@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from service.doctor.diagnosis import Finding, Level, diagnose
+from service.doctor.diagnosis import PARTS, diagnose
+from service.doctor.findings import Finding, Level
 
-__all__ = ["Finding", "Level", "diagnose"]
+__all__ = ["PARTS", "Finding", "Level", "diagnose"]

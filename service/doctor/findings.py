@@ -12,6 +12,8 @@ from reviewer.errors import ReviewError
 from reviewer.redact import Redactor
 
 Level = Literal["ok", "warning", "problem"]
+Seen = tuple[Level, str, str]
+"""How it stands, what was seen, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +28,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`look` yields (level, what it saw, what to do). A `ReviewError` that it raises is a problem."""
+    """A `ReviewError` that `look` raises is a problem; what it yielded before still counts."""
 
     part: str
-    look: Callable[[], Iterable[tuple[Level, str, str]]]
+    look: Callable[[], Iterable[Seen]]
     seconds: float = 10.0
 
 
@@ -40,9 +42,9 @@ def run_checks(checks: Iterable[Check], redact: Redactor) -> Iterator[Finding]:
             yield Finding(check.part, level, redact(_line(said)), redact(_line(remedy)))
 
 
-def _within_time(check: Check) -> Iterator[tuple[Level, str, str]]:
+def _within_time(check: Check) -> Iterator[Seen]:
     """A check that hangs is left behind in its thread, which ends with the process."""
-    answers: queue.SimpleQueue[list[tuple[Level, str, str]]] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[list[Seen]] = queue.SimpleQueue()
     threading.Thread(target=lambda: answers.put(_look(check)), daemon=True).start()
     try:
         yield from answers.get(timeout=check.seconds)
@@ -50,10 +52,12 @@ def _within_time(check: Check) -> Iterator[tuple[Level, str, str]]:
         yield "problem", f"no answer within {check.seconds:g} s", "see that it is running and reachable"
 
 
-def _look(check: Check) -> list[tuple[Level, str, str]]:
-    seen: list[tuple[Level, str, str]] = []
+def _look(check: Check) -> list[Seen]:
+    seen: list[Seen] = []
     try:
-        seen.extend(check.look())
+        # One by one: what was seen before something failed counts.
+        for one in check.look():
+            seen.append(one)  # noqa: PERF402
     except ReviewError as error:
         seen.append(("problem", error.problem, error.remedy))
     except Exception as error:  # noqa: BLE001 - a check must not keep the others from being run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from reviewer.errors import ReviewError
 
@@ -27,9 +27,7 @@ class Readiness:
         for name, check in self._checks.items():
             if name not in self._running or self._running[name].done():
                 self._running[name] = self._pool.submit(check)
-        waiting = [asyncio.wrap_future(running) for running in self._running.values()]
-        if waiting:
-            await asyncio.wait(waiting, timeout=_SECONDS)
+        await asyncio.to_thread(wait, self._running.values(), _SECONDS)
         return {name: said for name, running in self._running.items() if (said := _said(running))}
 
     def close(self) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from reviewer.errors import ReviewError
-from reviewer.report.marker import Kind, marker
+from reviewer.report.marker import marker
 from service.forge.base import User
 
 
@@ -34,4 +32,4 @@ def first_line(body: str) -> str:
 
 def reply_marker(to: str) -> str:
     """The marker of the answer to `to`."""
-    return marker(cast(Kind, "reply"), to=to)
+    return marker("reply", to=to)

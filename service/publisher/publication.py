@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from reviewer.diff import Diff
@@ -11,9 +11,7 @@ from reviewer.model import Language, Outcome, RoundReport, State
 from reviewer.redact import redact
 from reviewer.report import check_run, inline_comments, render_review, render_round
 from reviewer.report.escape import FORBIDDEN_PHRASES, block, guard
-from reviewer.report.inline import InlineComment
 from reviewer.report.limit import COMMENT_LIMIT, clip
-from reviewer.report.marker import marker
 from reviewer.report.redacted import redacted
 from reviewer.report.shown import place_of
 from service.forge.base import Button, Check, PullState
@@ -154,16 +152,9 @@ def check_ended(
 def _comments(report: RoundReport, diff: Diff, posting: Posting) -> tuple[PlacedComment, ...]:
     places = {one.id: place_of(one) for one in (*report.blocking, *report.non_blocking)}
     return tuple(
-        PlacedComment(comment=_marked(comment, report), place=places[comment.finding_id])
+        PlacedComment(comment=comment, place=places[comment.finding_id])
         for comment in inline_comments(report, diff, forbidden=posting.forbidden)
     )
-
-
-def _marked(comment: InlineComment, report: RoundReport) -> InlineComment:
-    """With round and head in its marker: ids begin anew where a ledger was lost, and an old F1 is not this one."""
-    _, rest = comment.body.split("\n", 1)
-    told = marker("finding", id=comment.finding_id, round=report.round_index, head=report.pull.head_sha)
-    return replace(comment, body=f"{told}\n{rest}")
 
 
 def _check(report: RoundReport, diff: Diff, posting: Posting) -> Check:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import threading
 from typing import Any
 
@@ -68,6 +70,24 @@ def test_a_check_that_hangs_is_reported_and_not_started_again(
         assert len(started) == 1
         assert intake.deliver().status == 202
         release.set()
+
+
+def test_failed_checks_leave_no_trace_in_the_log(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def check() -> None:
+        raise OSError
+
+    with serve(checks={"queue": check}) as intake:
+        assert intake.get("/readyz").status == 503
+        gc.collect()
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_stopping_leaves_no_thread_behind(serve: Any) -> None:
+    before = set(threading.enumerate())
+    with serve(checks={"queue": lambda: None}) as intake:
+        assert intake.deliver().status == 202
+        assert intake.get("/readyz").status == 200
+    assert [thread for thread in threading.enumerate() if thread not in before] == []
 
 
 def test_metrics_are_open_to_loopback(intake: Any) -> None:

@@ -114,11 +114,11 @@ def test_a_report_of_hundreds_of_long_findings_stays_within_the_limit_and_says_w
                 "id": f"F{n}",
                 "blocking": False,
                 "severity": Severity.P3,
-                "title": f"Claim number {n}",
+                "title": f"Claim number {n} {'x' * 250}",
                 "body": f"word{n} " * 150,
             }
         )
-        for n in range(2, 152)
+        for n in range(2, 202)
     )
     report = report.model_copy(update={"non_blocking": many})
     effects = desk.effects(report)
@@ -131,11 +131,17 @@ def test_a_report_of_hundreds_of_long_findings_stays_within_the_limit_and_says_w
     assert "more, the least severe, left out" in comment.body
     assert comment.body.count("<details>") == comment.body.count("</details>")
     assert "write stores into the slot after" in comment.body
-    assert len(check.check.annotations) == 151
+    assert len(check.check.annotations) == 201
     desk.send(effects)
-    assert len(desk.inline()) == 151
+    assert len(desk.inline()) == 201
     (stands,) = desk.forge.checks(REPO, desk.pull.head_sha)
-    assert len(stands.annotations) == 151
+    assert len(stands.annotations) == 201
+    assert "more, the least severe, left out" in review.body
+    # Room for comments that find no place, and for the note that it is superseded.
+    assert size(review.body) < COMMENT_LIMIT - 6_000
+    desk.push({"notes.txt": "more"})
+    desk.publish(desk.review(OFF_BY_ONE))
+    assert "> Superseded by" in desk.reviews()[0].body
 
 
 def test_the_check_has_at_most_three_buttons_of_permitted_length(desk: Desk) -> None:

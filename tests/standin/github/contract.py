@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from tests.standin.github import openapi
+from tests.standin.github import corrections, openapi
 from tests.standin.github.answer import Answer
 from tests.standin.github.packages import installed
 from tests.standin.github.routing import ROUTES, Call
@@ -38,6 +38,7 @@ def _validator(schema: str) -> Any:
 @functools.cache
 def _events() -> Json:
     loaded: Json = json.loads((installed() / "@octokit/webhooks-schemas/schema.json").read_text())
+    corrections.correct_events(loaded)
     return loaded
 
 

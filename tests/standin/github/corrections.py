@@ -24,3 +24,13 @@ def correct(document: Json) -> None:
     # The list spells the schema out, and asks that an account is a user and an enterprise at once.
     answer = document["paths"]["/app/installations"]["get"]["responses"]["200"]
     answer["content"]["application/json"]["schema"]["items"] = {"$ref": "#/components/schemas/installation"}
+
+
+def correct_events(schema: Json) -> None:
+    """Changes the schemas of webhooks in place."""
+    definitions = schema["definitions"]
+    # As `pull-request` has it: the fork that a pull request came from may be gone.
+    inline = definitions["pull_request_review_comment$created"]["properties"]["pull_request"]
+    for pull in (definitions["simple-pull-request"], inline):
+        head = pull["properties"]["head"]["properties"]
+        head["repo"] = {"oneOf": [head["repo"], {"type": "null"}]}
