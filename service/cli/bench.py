@@ -62,3 +62,28 @@ def faults(sample: int | None, out: Path | None) -> None:
     click.echo(measured.render(result))
     if out is not None:
         out.write_text(measured.render_json(result) + "\n")
+
+
+@bench.command()
+@click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures here as JSON.")
+def drain(out: Path | None) -> None:
+    """How fast a backlog of deliveries drains, in how much memory, and how soon a review is queued."""
+    import service.bench.drain as measured
+
+    figures = measured.run()
+    click.echo(measured.render(figures))
+    if out is not None:
+        out.write_text(measured.render_json(figures) + "\n")
+
+
+@bench.command()
+@click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures here as JSON.")
+@click.option("--postgresql", metavar="URL", help="Measure this empty PostgreSQL database beside SQLite.")
+def webhook(out: Path | None, postgresql: str | None) -> None:
+    """Durable acceptance of deliveries under load, beside an empty Probot handler. Needs wrk and node."""
+    import service.bench.webhook as measured
+
+    figures = measured.run(postgresql=postgresql)
+    click.echo(measured.render(figures))
+    if out is not None:
+        out.write_text(measured.render_json(figures) + "\n")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SHORTEST_SECRET = 16
 _LEAST_DISK = 1 << 30
-_PATIENCE = 5.0
+_PATIENCE = 2.0
 _NEW_SECRET = "make one with `openssl rand -hex 32`"
 
 
