@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from reviewer.errors import ConfigError
 from service.doctor.findings import Level, Seen
+from service.forge.base import Forge, ForgeError, Permission
 from service.manifest import APP_EVENTS, RESOLVING_PERMISSIONS, hook_url, missing_permissions
 from service.settings import ServerSettings
 
@@ -32,23 +33,21 @@ def check_github(settings: ServerSettings) -> Iterator[Seen]:
     from service.forge.github import make_github
     from service.forge.github.client import Client
     from service.forge.github.credentials import AppKey, UserToken
-    from service.forge.github.errors import refusal
     from service.forge.github.transport import Transport
 
     # Refuses what the settings get wrong, in the words that the service would.
-    make_github(settings)
+    forge = make_github(settings)
     transport = Transport(settings.github_url)
     if settings.github_app_id is not None and settings.github_key is not None:
         key = AppKey(settings.github_app_id, settings.github_key.read_text(), transport)
         yield from _check_app(Client(transport, key), settings)
     else:
         token = UserToken(settings.github_token.get_secret_value().strip())
+        login = forge.me("").login
+        yield "ok", f"GitHub knows the token's owner {login}", ""
         answer = transport.request("GET", "/user", token.own_authorization())
-        if answer.status >= 400:
-            raise refusal("GET", "/user", answer.status, answer.headers, answer.data)
-        yield "ok", f"GitHub knows the token's owner {answer.data['login']}", ""
         yield from check_scopes(answer.headers.get("x-oauth-scopes"))
-        yield from _check_repositories(Client(transport, token), settings)
+        yield from _check_repositories(forge, login, settings)
 
 
 def _check_app(client: Client, settings: ServerSettings) -> Iterator[Seen]:
@@ -134,7 +133,7 @@ def check_scopes(header: str | None) -> Iterator[Seen]:
         yield level, f"the token {reach}", "give it the scope repo"
 
 
-def _check_repositories(client: Client, settings: ServerSettings) -> Iterator[Seen]:
+def _check_repositories(forge: Forge, login: str, settings: ServerSettings) -> Iterator[Seen]:
     if not settings.repositories:
         yield (
             "warning",
@@ -142,7 +141,7 @@ def _check_repositories(client: Client, settings: ServerSettings) -> Iterator[Se
             'set WHITESMOKE_REPOSITORIES to ["owner/name"]',
         )
     for name in settings.repositories[:_MOST_REPOSITORIES]:
-        yield _check_rights(name, client.get(name, "", absent=(403, 404)))
+        yield _check_rights(forge, name, login)
     yield (
         "ok",
         f"GitHub cannot be asked for webhooks with a token: {hook_url(settings.public_url or 'https://HOST')} "
@@ -151,13 +150,16 @@ def _check_repositories(client: Client, settings: ServerSettings) -> Iterator[Se
     )
 
 
-def _check_rights(name: str, found: Any) -> Seen:
-    if found is None:
-        return (
-            "problem",
-            f"the token does not open {name}",
-            "give it the scope repo, or access to this repository",
-        )
-    if not found.get("permissions", {}).get("push"):
-        return "problem", f"the token may not write to {name}", "let its owner write there: statuses need it"
-    return "ok", f"the token reads and writes {name}", ""
+def _check_rights(forge: Forge, repo: str, login: str) -> Seen:
+    try:
+        right = forge.permission(repo, login)
+    except ForgeError as error:
+        # GitHub's answer to those who may not write.
+        if error.status != 403:
+            raise
+        right = Permission.READ
+    if right is Permission.NONE:
+        return "problem", f"the token does not open {repo}", "check its name, and the token's access to it"
+    if right < Permission.WRITE:
+        return "problem", f"{login} may not write to {repo}", "grant it, since commit statuses need it"
+    return "ok", f"{login} may write to {repo}", ""

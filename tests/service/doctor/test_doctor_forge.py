@@ -171,7 +171,7 @@ def test_a_token_that_may_write_is_ok(hub: GitHub, settings: Settings) -> None:
     assert told(found) == []
     said = "\n".join(one.said for one in found)
     assert "the token's owner whitesmoke-user" in said
-    assert "reads and writes acme/app" in said
+    assert "whitesmoke-user may write to acme/app" in said
     assert "https://smoke.example/webhook must be told of check_run" in said
 
 
@@ -181,7 +181,7 @@ def test_a_token_that_may_not_write_is_a_problem(hub: GitHub, settings: Settings
     public, hidden, absent = told(
         with_token(hub, settings, repositories=("acme/app", "acme/hidden", "acme/none"))
     )
-    assert "may not write to acme/app" in public
+    assert "whitesmoke-user may not write to acme/app" in public
     assert "does not open acme/hidden" in hidden
     assert "does not open acme/none" in absent
 
