@@ -20,7 +20,8 @@ from service.worker.station import QUICK_LANE
 
 def run_web(settings: ServerSettings) -> None:
     """Serves until SIGTERM. Raises `ConfigError` where no webhook secret is set."""
-    database = Database(settings.database)
+    # GitHub waits ten seconds for an answer.
+    database = Database(settings.database, patience=3)
     alarm = Alarm(make_celery(settings.queue_url))
     intake = IntakeSettings(
         secrets=settings.secrets,

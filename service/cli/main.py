@@ -22,6 +22,7 @@ _COMMANDS = {
     "worker": ("service.cli.serve", "Run its workers and keeper alone."),
     "replay": ("service.cli.serve", "Process a stored delivery again."),
     "doctor": ("service.cli.doctor", "Check the service's set-up and say what to do."),
+    "backup": ("service.cli.backup", "Copy the service's database while it runs."),
     "app": ("service.cli.doctor", "The GitHub App that the service signs in as."),
     "pr": ("service.cli.pull", "Pull requests of the local forge: open, push, comment, show."),
     "config": ("service.cli.config", "Check and show the policy file, print its schema."),

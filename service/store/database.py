@@ -33,12 +33,14 @@ class Database:
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         if self.is_sqlite:
             _create(Path(str(parsed.database)))
-            self.engine = sa.create_engine(parsed)
+            # Errors must not show what was written: payloads are other people's.
+            self.engine = sa.create_engine(parsed, hide_parameters=True)
             sa.event.listen(self.engine, "connect", _configure_sqlite)
             sa.event.listen(self.engine, "begin", _begin_sqlite)
         else:
             self.engine = sa.create_engine(
                 parsed,
+                hide_parameters=True,
                 pool_pre_ping=True,
                 connect_args={"connect_timeout": 10, "options": f"-c lock_timeout={_LOCK_WAIT_MS * 10}"},
             )

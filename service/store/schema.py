@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from service.store.types import BigId, Json, Utc, Words
+from service.store.types import BigId, Json, Packed, Utc, Words
 
 metadata = sa.MetaData(
     naming_convention={
@@ -81,7 +81,7 @@ deliveries = _table(
     sa.Column("state", sa.String(16), nullable=False),
     _words("error"),
     sa.Column("processed_at", Utc),
-    sa.Column("body", sa.LargeBinary),
+    sa.Column("body", Packed),
     sa.Index("ix_deliveries_received", "id", **_where("state = 'received'")),
 )
 
