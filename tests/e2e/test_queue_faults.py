@@ -36,7 +36,8 @@ def assert_one_of_each(service: Served, number: int, seconds: float = 20.0) -> N
 
 def test_valkey_killed_comes_back_and_nothing_is_lost(tmp_path: Path, repo: Repo) -> None:
     with served(tmp_path, repo, EMBEDDED) as service:
-        service.kill(*service.pids("valkey-server"))
+        (valkey,) = service.pids("valkey-server")
+        os.kill(valkey, signal.SIGKILL)
         number = service.open()
         assert_one_of_each(service, number)
         service.wait_until(service.is_ready, 10, "it is ready again")
@@ -73,7 +74,7 @@ def test_a_worker_killed_in_the_middle_of_a_round_pays_no_model_twice(tmp_path: 
         number = service.open()
         service.wait_until(lambda: len(model.requests) >= 3, 10, "the model is asked")
         (row,) = service.rows(work)
-        service.kill(int(row.owner.rpartition(":")[2]))
+        os.kill(int(row.owner.rpartition(":")[2]), signal.SIGKILL)
         assert_one_of_each(service, number, 30)
         assert service.rows(work)[0].attempts == 2
 
@@ -87,15 +88,27 @@ def test_a_parent_killed_in_the_middle_of_a_round_is_started_again(
         number = service.open()
         service.wait_until(lambda: len(model.requests) >= 3, 10, "the model is asked")
         oldest = service.pids("main", *words)[0]
-        service.kill(oldest)
+        os.kill(oldest, signal.SIGKILL)
         assert_one_of_each(service, number, 30)
         service.wait_until(lambda: oldest not in service.pids("main", *words), 5, "it is gone")
+
+
+@pytest.mark.exhaustive
+def test_the_service_killed_whole_starts_again_and_leaves_nothing_behind(tmp_path: Path, repo: Repo) -> None:
+    with slow_model(0.3) as model, served(tmp_path, repo, EMBEDDED, **asking(model)) as service:
+        number = service.open()
+        service.wait_until(lambda: len(model.requests) >= 3, 10, "the model is asked")
+        service.process.kill()
+        service.process.wait()
+        service.wait_until(lambda: not service.pids(), 20, "all of its processes have ended")
+        service.start()
+        assert_one_of_each(service, number, 30)
 
 
 def test_a_web_process_killed_is_started_again_and_takes_deliveries(tmp_path: Path, repo: Repo) -> None:
     with served(tmp_path, repo, EMBEDDED) as service:
         (web,) = service.pids("main web")
-        service.kill(web)
+        os.kill(web, signal.SIGKILL)
         service.wait_until(service.is_ready, 15, "it is ready again")
         assert service.pids("main web") != [web]
         assert_one_of_each(service, service.open())
