@@ -32,7 +32,9 @@ def test_nothing_is_lost_and_nothing_stands_twice_at_any_point() -> None:
 
 def test_no_commit_and_no_outward_call_goes_past_the_points() -> None:
     """All transactions are `Database.write`'s, and only forges and the webhook's sender speak HTTP."""
-    past = re.compile(r"\.engine\.(connect|begin)\(|sessionmaker|import (requests|httpx|urllib\.request)|urlopen\(")
+    past = re.compile(
+        r"\.engine\.(connect|begin)\(|sessionmaker|import (requests|httpx|urllib\.request)|urlopen\("
+    )
     allowed = {"store/database.py", "webhook_client.py", "cli/pull.py"}
     found = {
         str(path.relative_to(SERVICE))

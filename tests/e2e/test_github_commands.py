@@ -85,7 +85,9 @@ def test_a_permission_that_was_taken_away_meanwhile_counts_no_more(github: GitHu
     github.look(pull)
 
 
-def test_authors_may_not_dismiss_blockers_of_their_own_pull_request(github: GitHubService, pull: Pull) -> None:
+def test_authors_may_not_dismiss_blockers_of_their_own_pull_request(
+    github: GitHubService, pull: Pull
+) -> None:
     github.repo.grant("ada", "admin")
     pull.comment("ada", "/dismiss F1 no")
     github.settle()

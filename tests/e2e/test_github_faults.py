@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from service.store.schema import outbox
 from tests.kit.github_service import GitHubService
 from tests.kit.rounds import BASE, HEAD, PATH, finding
 from tests.standin.github import GitHub, Pull
@@ -92,9 +93,7 @@ def test_no_write_is_missing_among_those_that_fail(github: GitHubService) -> Non
         for one in github.hub.requests
         if one.method != "GET" and not one.path.endswith(("git-upload-pack", "access_tokens"))
     }
-    unknown = [
-        one for one in writes if not any(failure.matches(*one.split(" ", 1)) for failure in failures)
-    ]
+    unknown = [one for one in writes if not any(failure.matches(*one.split(" ", 1)) for failure in failures)]
     assert unknown == []
 
 
@@ -262,3 +261,18 @@ class TestLargePullRequests:
         assert "2" in told.body
         assert [one.conclusion for one in github.checks(pull)] == ["action_required"]
         assert github.reviews(pull) == []
+
+
+def test_a_review_that_is_refused_for_good_keeps_nothing_going_for_ever(
+    github: GitHubService, hub: GitHub
+) -> None:
+    hub.fail("POST /repos/*/*/pulls/*/reviews", 403, times=100_000)
+    pull = github.open()
+    for _ in range(10):
+        github.settle(7200)
+    with github.database.read() as connection:
+        states = {row.kind: row.state for row in connection.execute(outbox.select())}
+    assert states["review"] == "dead"
+    assert states["supersede"] != "ready"
+    assert [one.status for one in github.checks(pull)] == ["completed"]
+    github.look(pull)

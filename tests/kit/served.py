@@ -55,7 +55,9 @@ class Served:
     def start(self) -> None:
         """Starts it and waits until it is ready."""
         clean = {
-            name: value for name, value in os.environ.items() if not name.startswith(("WHITESMOKE_", "OPENAI_"))
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("WHITESMOKE_", "OPENAI_"))
         }
         own = {
             "WHITESMOKE_DATA": str(self.folder / "data"),

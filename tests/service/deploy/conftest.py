@@ -1,0 +1,3 @@
+from tests.standin.github.fixture import hub
+
+__all__ = ["hub"]
