@@ -73,12 +73,11 @@ def _try(step: Callable[[], object]) -> None:
 def run_keeper(settings: ServerSettings) -> None:
     """Runs the workers of every lane as children, and the keeper beside them, until SIGTERM."""
     stopped = stop_on_signals()
-    supervisor = Supervisor({})
-    for lane in LANES:
-        supervisor.start(f"{lane} worker", "worker", f"--lane={lane}")
     owner = f"keeper:{socket.gethostname()}:{os.getpid()}"
     station = open_station(settings, owner, Alarm(make_celery(settings.queue_url)).ring)
     keeper = threading.Thread(target=keep, args=(station, settings, stopped), name="keeper", daemon=True)
-    keeper.start()
-    supervisor.run(stopped)
-    keeper.join(_TEND_SECONDS)
+    with Supervisor({}) as supervisor:
+        for lane in LANES:
+            supervisor.start(f"{lane} worker", "worker", f"--lane={lane}")
+        keeper.start()
+        supervisor.run(stopped)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from reviewer.errors import ConfigError
 from service.engines import EngineName
@@ -45,8 +45,8 @@ class ServerSettings(BaseSettings):
     github_app_id: int | None = Field(default=None, description="id of the GitHub App")
     github_key: Path | None = Field(default=None, description="the App's private key, a PEM file")
     github_token: SecretStr = Field(default=SecretStr(""), description="a token, where there is no App")
-    repositories: tuple[str, ...] = Field(
-        default=(), description="repositories to serve with a token, owner/name"
+    repositories: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="repositories to serve with a token, owner/name, separated by commas"
     )
     local_repository: Path | None = Field(default=None, description="the repository of the local forge")
     engine: EngineName = Field(
@@ -62,6 +62,13 @@ class ServerSettings(BaseSettings):
         default="https://github.com", description="address under which people see repositories"
     )
     disk_limit_mb: int = Field(default=10_240, ge=100, description="most disk for cached clones")
+
+    @field_validator("repositories", mode="before")
+    @classmethod
+    def _split(cls, names: object) -> object:
+        return (
+            [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else names
+        )
 
     @field_validator("data")
     @classmethod

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from reviewer.errors import ReviewError
 
@@ -19,6 +22,10 @@ log = logging.getLogger(__name__)
 _CHECK_SECONDS = 0.2
 _GRACE_SECONDS = 40.0
 _MOST_STARTS, _WITHIN_SECONDS = 5, 60.0
+
+
+_PR_SET_PDEATHSIG = 1
+_SUPERVISOR = "WHITESMOKE_SUPERVISOR"
 
 
 class ProcessFailed(ReviewError):
@@ -37,7 +44,7 @@ class Supervisor:
     """Children are `whitesmoke` commands in their own sessions, so that a Ctrl-C reaches them through us alone."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = {**os.environ, **environment}
+        self._environment = {**os.environ, **environment, _SUPERVISOR: str(os.getpid())}
         self._children: list[_Child] = []
 
     def start(self, name: str, *arguments: str) -> None:
@@ -45,15 +52,18 @@ class Supervisor:
         child.starts.append(time.monotonic())
         self._children.append(child)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
     def run(self, stopped: threading.Event) -> None:
         """Watches until `stopped`. Raises `ProcessFailed` where a child dies again and again."""
-        try:
-            while not stopped.wait(_CHECK_SECONDS):
-                for child in self._children:
-                    if (status := child.process.poll()) is not None:
-                        self._restart(child, status)
-        finally:
-            self._end()
+        while not stopped.wait(_CHECK_SECONDS):
+            for child in self._children:
+                if (status := child.process.poll()) is not None:
+                    self._restart(child, status)
 
     def _restart(self, child: _Child, status: int) -> None:
         now = time.monotonic()
@@ -75,16 +85,35 @@ class Supervisor:
         )
 
     def _end(self) -> None:
-        for child in self._children:
+        """In the reverse order: what others stand on ends last."""
+        deadline = time.monotonic() + _GRACE_SECONDS
+        for child in reversed(self._children):
             if child.process.poll() is None:
                 child.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE_SECONDS
-        for child in self._children:
             try:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 os.killpg(child.process.pid, signal.SIGKILL)
                 child.process.wait()
+
+
+def end_with_supervisor() -> None:
+    """In a supervised process: ends it, with SIGTERM, when its supervisor dies. One that is killed must not leave
+    processes that hold ports and files."""
+    supervisor = os.environ.get(_SUPERVISOR)
+    if supervisor is None:
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if str(os.getppid()) != supervisor:
+        sys.exit(0)
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 def stop_on_signals() -> threading.Event:

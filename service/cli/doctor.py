@@ -8,12 +8,13 @@ import click
 
 from reviewer.errors import ConfigError
 from service.doctor import PARTS, Finding, diagnose
+from service.settings import load_settings
 
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
-@click.command()
-@click.argument("parts", nargs=-1, type=click.Choice(PARTS))
+@click.command(epilog=f"Parts: {', '.join(PARTS)}.")
+@click.argument("parts", nargs=-1, type=click.Choice(PARTS), metavar="[PARTS]...")
 @click.option("--model-call", is_flag=True, help="Also ask each configured model for one word.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(parts: tuple[str, ...], model_call: bool, as_json: bool) -> int:
@@ -28,7 +29,6 @@ def doctor(parts: tuple[str, ...], model_call: bool, as_json: bool) -> int:
     for one in _findings(parts or PARTS, model_call):
         found.append(one)
         if not as_json:
-            # A part, two columns of fixed width, and no line break within a finding: easy to read and to grep.
             level = click.style(f"{one.level:<8}", fg=_COLOURS[one.level])
             click.echo(f"{level} {one.part:<9} {one.said}{f'; {one.remedy}' if one.remedy else ''}")
     if as_json:
@@ -37,8 +37,6 @@ def doctor(parts: tuple[str, ...], model_call: bool, as_json: bool) -> int:
 
 
 def _findings(parts: tuple[str, ...], ask_models: bool) -> Iterator[Finding]:
-    from service.settings import load_settings
-
     try:
         settings = load_settings()
     except ConfigError as error:
@@ -74,7 +72,6 @@ def manifest(url: str | None, name: str, resolve_threads: bool, ci: bool) -> Non
     import json
 
     from service.manifest import make_manifest
-    from service.settings import load_settings
 
     made = make_manifest(name, url or load_settings().public_url, resolve_threads=resolve_threads, ci=ci)
     click.echo(json.dumps(made, indent=2))
@@ -89,7 +86,6 @@ def manifest(url: str | None, name: str, resolve_threads: bool, ci: bool) -> Non
 def link(org: str, url: str | None, name: str, resolve_threads: bool, ci: bool) -> None:
     """Print the address of GitHub's form for a new App, filled in like the manifest."""
     from service.manifest import make_link, make_manifest
-    from service.settings import load_settings
 
     settings = load_settings()
     made = make_manifest(name, url or settings.public_url, resolve_threads=resolve_threads, ci=ci)

@@ -18,6 +18,7 @@ _COMMANDS = {
     "dismiss": ("service.cli.findings", "Set a finding aside, with a reason."),
     "reopen": ("service.cli.findings", "Take a dismissal back."),
     "serve": ("service.cli.serve", "Run the whole service in one command."),
+    "valkey": ("service.cli.serve", ""),
     "web": ("service.cli.serve", "Run its web process alone."),
     "worker": ("service.cli.serve", "Run its workers and keeper alone."),
     "replay": ("service.cli.serve", "Process a stored delivery again."),
@@ -45,7 +46,7 @@ class _Lazy(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, about) for name, (_, about) in _COMMANDS.items()])
+            formatter.write_dl([(name, about) for name, (_, about) in _COMMANDS.items() if about])
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 import click
 
 
@@ -15,11 +13,11 @@ import click
 )
 def serve(embedded: bool) -> None:
     """Run the whole service: web, workers and keeper, with SQLite and Valkey unless URLs are set."""
-    from service.queue.valkey import embedded_valkey
+    from service.queue.valkey import wait_for_queue
     from service.settings import load_settings
     from service.store.database import Database
     from service.store.migrations import upgrade
-    from service.supervisor import Supervisor, stop_on_signals
+    from service.supervisor import Supervisor, free_port, stop_on_signals
 
     settings = load_settings()
     if embedded:
@@ -27,32 +25,49 @@ def serve(embedded: bool) -> None:
     settings.data.mkdir(parents=True, exist_ok=True)
     settings.require_secret()
     stopped = stop_on_signals()
-    with ExitStack() as stack:
-        queue_url = settings.queue_url or stack.enter_context(embedded_valkey(settings.data / "valkey"))
-        database = Database(settings.database)
-        upgrade(database)
-        database.close()
-        supervisor = Supervisor(
-            {
-                "WHITESMOKE_QUEUE_URL": queue_url,
-                "WHITESMOKE_DATABASE_URL": settings.database_url,
-                "WHITESMOKE_DATA": str(settings.data),
-            }
-        )
+    database = Database(settings.database)
+    upgrade(database)
+    database.close()
+    port = free_port()
+    queue_url = settings.queue_url or f"redis://127.0.0.1:{port}/0"
+    supervisor = Supervisor(
+        {
+            "WHITESMOKE_QUEUE_URL": queue_url,
+            "WHITESMOKE_DATABASE_URL": settings.database_url,
+            "WHITESMOKE_DATA": str(settings.data),
+        }
+    )
+    with supervisor:
+        if not settings.queue_url:
+            supervisor.start("valkey", "valkey", f"--port={port}")
+            wait_for_queue(queue_url)
         supervisor.start("web", "web")
         supervisor.start("worker", "worker")
-        click.echo(
-            f"whitesmoke listens on http://{settings.host}:{settings.port}, data in {settings.data}", err=True
-        )
+        address = f"http://{settings.host}:{settings.port}"
+        click.echo(f"whitesmoke listens on {address}, data in {settings.data}", err=True)
         supervisor.run(stopped)
+
+
+@click.command(hidden=True)
+@click.option("--port", type=int, required=True)
+def valkey(port: int) -> None:
+    """Run the bundled Valkey server for `serve`."""
+    from service.queue.valkey import run_valkey
+    from service.settings import load_settings
+    from service.supervisor import end_with_supervisor, stop_on_signals
+
+    end_with_supervisor()
+    run_valkey(load_settings().data / "valkey", port, stop_on_signals())
 
 
 @click.command()
 def web() -> None:
     """Run the web process alone: deliveries in, health and metrics out."""
     from service.settings import load_settings
+    from service.supervisor import end_with_supervisor
     from service.web import run_web
 
+    end_with_supervisor()
     settings = load_settings()
     settings.require_secret()
     settings.require_queue()
@@ -66,7 +81,9 @@ def worker(lane: str | None) -> None:
     from service.settings import load_settings
     from service.store.database import Database
     from service.store.migrations import upgrade
+    from service.supervisor import end_with_supervisor
 
+    end_with_supervisor()
     settings = load_settings()
     settings.require_queue()
     if lane is not None:

@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from service.forge.local import LocalForge
 from service.forge.local_events import PullAction, pull_event
 from service.store import pulls, rounds
 from service.store.database import Database
+from service.supervisor import free_port
 from service.webhook_client import deliver
 
 ROUNDS = (1, 2)
@@ -119,7 +119,7 @@ def prepare(folder: Path) -> None:
 @contextmanager
 def running_service(folder: Path, repository: Path) -> Iterator[Stage]:
     """`whitesmoke serve --embedded` on a free port, with its data in `folder`, until the body ends."""
-    secret, port = secrets.token_hex(16), _free_port()
+    secret, port = secrets.token_hex(16), free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WHITESMOKE_")}
     environment |= {
         "WHITESMOKE_DATA": str(folder / "data"),
@@ -160,10 +160,3 @@ def _wait_until_ready(process: subprocess.Popen[bytes], url: str, folder: Path) 
         except OSError:
             time.sleep(0.1)
     raise DemoFailed("the service did not start", f"see {folder}/service.log")
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

@@ -138,7 +138,7 @@ def _check_repositories(forge: Forge, login: str, settings: ServerSettings) -> I
         yield (
             "warning",
             "no repository is named: what happens while the service is down is missed",
-            'set WHITESMOKE_REPOSITORIES to ["owner/name"]',
+            "set WHITESMOKE_REPOSITORIES to owner/name",
         )
     for name in settings.repositories[:_MOST_REPOSITORIES]:
         yield _check_rights(forge, name, login)

@@ -8,6 +8,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 # A client's time for each part of a request; GitHub itself gives up after 10 s.
 _PATIENCE_SECONDS = 15.0
@@ -50,9 +51,9 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _cut_off(self, now: float) -> None:
-        waiting = {}
+        waiting: dict[Any, tuple[object, float]] = {}
         for connection in self.server_state.connections:
-            request = getattr(connection, "cycle", None)
+            request = connection.cycle if isinstance(connection, HttpToolsProtocol) else None
             if request is not None and not request.response_complete and not request.more_body:
                 continue
             latest, since = self._waiting.get(connection, (request, now))

@@ -44,6 +44,7 @@ def test_valkey_killed_comes_back_and_nothing_is_lost(tmp_path: Path, repo: Repo
         service.wait_until(service.is_ready, 10, "it is ready again")
 
 
+@pytest.mark.exhaustive
 def test_a_valkey_of_ones_own_that_is_down_for_a_while_delays_and_loses_nothing(
     tmp_path: Path, repo: Repo
 ) -> None:
@@ -59,6 +60,7 @@ def test_a_valkey_of_ones_own_that_is_down_for_a_while_delays_and_loses_nothing(
         assert_one_of_each(service, number)
 
 
+@pytest.mark.exhaustive
 def test_valkey_emptied_while_work_is_queued_loses_nothing(tmp_path: Path, repo: Repo) -> None:
     with (
         own_valkey(tmp_path) as valkey,
@@ -112,6 +114,7 @@ def test_the_service_killed_whole_starts_again_and_leaves_nothing_behind(tmp_pat
         assert_one_of_each(service, number, 30)
 
 
+@pytest.mark.exhaustive
 def test_a_web_process_killed_is_started_again_and_takes_deliveries(tmp_path: Path, repo: Repo) -> None:
     with served(tmp_path, repo, EMBEDDED) as service:
         (web,) = service.pids("main web")
@@ -121,6 +124,7 @@ def test_a_web_process_killed_is_started_again_and_takes_deliveries(tmp_path: Pa
         assert_one_of_each(service, service.open())
 
 
+@pytest.mark.exhaustive
 def test_a_database_locked_for_a_moment_delays_an_answer_and_refuses_nothing(
     tmp_path: Path, repo: Repo
 ) -> None:
@@ -162,6 +166,7 @@ def test_sigterm_lets_a_round_end_and_a_later_start_posts_what_is_left(tmp_path:
         assert service.rows(work)[0].attempts == 1
 
 
+@pytest.mark.exhaustive
 def test_a_delivery_taken_just_before_sigterm_is_worked_on_by_the_next_start(
     tmp_path: Path, repo: Repo
 ) -> None:

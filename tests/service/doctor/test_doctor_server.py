@@ -207,3 +207,34 @@ def test_no_check_prints_a_secret() -> None:
     check = Check("leak", lambda: [("problem", f"refused {secret}", f"not {secret}")])
     (found,) = run_checks([check], Redactor([secret]))
     assert secret not in found.said + found.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("webhook_secret", "{}"),
+        ("webhook_secret_old", "{}"),
+        ("metrics_token", "{}"),
+        ("github_token", "{}"),
+        ("queue_url", "redis://:{}@127.0.0.1/0"),
+        ("database_url", "postgresql://smoke:{}@127.0.0.1/smoke"),
+    ],
+)
+def test_every_secret_of_the_settings_is_kept_out_of_what_libraries_say(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    secret = "jane%20the%20secret"
+    monkeypatch.setattr(
+        "service.doctor.tools.check_git", lambda: [("problem", f"it said {secret} or jane the secret", "")]
+    )
+    (found,) = diagnose(settings(**{name: value.format(secret)}), ["git"])
+    assert secret not in found.said
+    if value != "{}":
+        assert "jane the secret" not in found.said
+
+
+def test_the_models_key_is_kept_out_too(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-a-model")
+    monkeypatch.setattr("service.doctor.tools.check_git", lambda: [("problem", "a-key-of-a-model", "")])
+    (found,) = diagnose(settings(), ["git"])
+    assert found.said == "[redacted:known]"
