@@ -21,7 +21,7 @@ from service.worker.station import QUICK_LANE
 def run_web(settings: ServerSettings) -> None:
     """Serves until SIGTERM. Raises `ConfigError` where no webhook secret is set."""
     # GitHub waits ten seconds for an answer.
-    database = Database(settings.database, patience=3)
+    database = Database(settings.database, patience=7)
     alarm = Alarm(make_celery(settings.queue_url))
     intake = IntakeSettings(
         secrets=settings.secrets,

@@ -39,7 +39,9 @@ def deliver(url: str, secret: bytes, event: str, payload: dict[str, Any], *, gui
     except urllib.error.HTTPError as error:
         raise DeliveryRefused(
             f"{url} refused the delivery with status {error.code}: {error.read(500).decode('utf-8', 'replace')}",
-            "check WHITESMOKE_WEBHOOK_SECRET on both sides",
+            "check WHITESMOKE_WEBHOOK_SECRET on both sides"
+            if error.code == 401
+            else "try again, and see its log",
         ) from error
     except OSError as error:
         raise DeliveryRefused(

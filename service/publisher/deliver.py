@@ -20,7 +20,6 @@ from service.publisher.effects import (
     ResolveThreads,
     ReviewPost,
     RoundComment,
-    SupersedeReviews,
 )
 from service.publisher.own import first_line, is_own, reply_marker, same_text
 from service.publisher.review import post_review, supersede_reviews
@@ -38,11 +37,11 @@ def deliver(effect: Effect, forge: Forge, external_id: str | None = None) -> str
         case RoundComment():
             return _comment(effect.repo, effect.number, effect.body, _is_round, forge, external_id)
         case ReviewPost():
-            return post_review(effect, forge, external_id)
+            review_id = post_review(effect, forge, external_id)
+            supersede_reviews(effect, forge)
+            return review_id
         case CheckPost():
             return _deliver_check(effect, forge)
-        case SupersedeReviews():
-            supersede_reviews(effect, forge)
         case ResolveThreads():
             _resolve_threads(effect, forge)
         case Labels():

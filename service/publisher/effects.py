@@ -47,7 +47,8 @@ class PlacedComment(Frozen):
 
 
 class ReviewPost(Frozen):
-    """The review of one head with its inline comments, the most severe first."""
+    """The review of one head with its inline comments, the most severe first. Earlier ones then say that it took
+    their place; with `dismiss`, none requests changes any more."""
 
     kind: Literal["review"] = "review"
     round: RoundId
@@ -55,6 +56,7 @@ class ReviewPost(Frozen):
     body: str
     event: ReviewEvent
     comments: tuple[PlacedComment, ...] = ()
+    dismiss: bool = False
 
     @property
     def key(self) -> str:
@@ -71,19 +73,6 @@ class CheckPost(Frozen):
     @property
     def key(self) -> str:
         return f"check:{self.repo}:{self.check.head_sha}:{self.check.name}"
-
-
-class SupersedeReviews(Frozen):
-    """Earlier reviews say that this round's took their place; with `dismiss`, none requests changes any more."""
-
-    kind: Literal["supersede"] = "supersede"
-    round: RoundId
-    language: Language
-    dismiss: bool = False
-
-    @property
-    def key(self) -> str:
-        return f"supersede:{self.round}"
 
 
 class ResolveThreads(Frozen):
@@ -141,7 +130,7 @@ class Reaction(Frozen):
         return f"reaction:{self.repo}#{self.number}:{self.comment_id}"
 
 
-Effect = RoundComment | ReviewPost | CheckPost | SupersedeReviews | ResolveThreads | Labels | Reply | Reaction
+Effect = RoundComment | ReviewPost | CheckPost | ResolveThreads | Labels | Reply | Reaction
 
 _EFFECT: TypeAdapter[Effect] = TypeAdapter(Annotated[Effect, Field(discriminator="kind")])
 

@@ -25,7 +25,6 @@ from service.publisher.effects import (
     ReviewPost,
     RoundComment,
     RoundId,
-    SupersedeReviews,
 )
 from service.publisher.text import load_text
 
@@ -84,9 +83,9 @@ def effects_of(report: RoundReport, diff: Diff, pull: PullState, posting: Postin
             ),
             event=posting.blocked_event if outcome is Outcome.BLOCKED else "COMMENT",
             comments=_comments(report, diff, posting),
+            dismiss=outcome is Outcome.LGTM,
         ),
         CheckPost(repo=pull.repo, check=_check(report, diff, posting)),
-        SupersedeReviews(round=this_round, language=report.language, dismiss=outcome is Outcome.LGTM),
         ResolveThreads(
             round=this_round,
             fixed=tuple(one.id for one in report.closed if one.state is State.FIXED),

@@ -11,14 +11,13 @@ from reviewer.report.escape import code_span
 from reviewer.report.limit import COMMENT_LIMIT, fit
 from reviewer.report.marker import marker, read_marker
 from service.forge.base import Forge, ForgeError, PullState, Review, ReviewEvent, User
-from service.publisher.effects import PlacedComment, ReviewPost, RoundId, SupersedeReviews
+from service.publisher.effects import PlacedComment, ReviewPost, RoundId
 from service.publisher.own import StaleHead, first_line, is_own, normal, same_text
 from service.publisher.text import load_text
 
 # Kept free for the note that a review is superseded.
 _NOTE_RESERVE = 500
 _REFUSED = 422
-_RETRY_SECONDS = 30.0
 
 
 def post_review(effect: ReviewPost, forge: Forge, external_id: str | None) -> str:
@@ -60,18 +59,11 @@ def post_review(effect: ReviewPost, forge: Forge, external_id: str | None) -> st
     return str(review_id)
 
 
-def supersede_reviews(effect: SupersedeReviews, forge: Forge) -> None:
-    """Every review of ours that is older than this round's says so, once; with `dismiss` none requests changes."""
+def supersede_reviews(effect: ReviewPost, forge: Forge) -> None:
+    """Every review of ours that is older than this one says so, once; with `dismiss` none requests changes."""
     repo, number = effect.round.repo, effect.round.number
-    me = forge.me(repo)
-    own = _own_reviews(effect.round, forge, me)
-    ours = next((index for index, one in enumerate(own) if _is_of(one, effect.round)), None)
-    if ours is None:
-        raise ForgeError(
-            f"the review of round {effect.round.round_index} is not yet on {repo}#{number}",
-            "it is posted first",
-            retry_after=_RETRY_SECONDS,
-        )
+    own = _own_reviews(effect.round, forge, forge.me(repo))
+    ours = next((index for index, one in enumerate(own) if _is_of(one, effect.round)), len(own))
     text = load_text(effect.language)
     values = {"round": effect.round.round_index, "head": code_span(effect.round.head_sha[:12])}
     if effect.dismiss:

@@ -28,6 +28,7 @@ def make_celery(url: str) -> Celery:
         worker_hijack_root_logger=False,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
         broker_connection_timeout=5,
         broker_pool_limit=4,
         broker_transport_options={

@@ -89,17 +89,17 @@ def test_a_worker_killed_in_the_middle_of_a_round_pays_no_model_twice(tmp_path: 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("words", [("worker", "--lane=review"), ("worker",), ("web",)])
+@pytest.mark.parametrize("words", [("worker", "--lane=review"), ("worker",), ("web",), ("valkey",)])
 def test_a_parent_killed_in_the_middle_of_a_round_is_started_again(
     tmp_path: Path, repo: Repo, words: tuple[str, ...]
 ) -> None:
     with slow_model(0.3) as model, served(tmp_path, repo, EMBEDDED, **asking(model)) as service:
         number = service.open()
         service.wait_until(lambda: len(model.requests) >= 3, 10, "the model is asked")
-        oldest = service.pids("main", *words)[0]
+        oldest = service.pids("service.cli.main", *words)[0]
         os.kill(oldest, signal.SIGKILL)
         assert_one_of_each(service, number, 30)
-        service.wait_until(lambda: oldest not in service.pids("main", *words), 5, "it is gone")
+        service.wait_until(lambda: oldest not in service.pids("service.cli.main", *words), 5, "it is gone")
 
 
 @pytest.mark.exhaustive

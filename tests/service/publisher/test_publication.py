@@ -38,7 +38,6 @@ def test_each_effect_has_a_key_of_its_own_that_names_what_it_concerns(desk: Desk
         "comment:acme/cache#1",
         f"review:acme/cache#1:{head}:1",
         f"check:acme/cache:{head}:whitesmoke/review",
-        f"supersede:acme/cache#1:{head}:1",
         f"threads:acme/cache#1:{head}:1",
         "labels:acme/cache#1",
     ]

@@ -6,8 +6,7 @@ import pytest
 
 from reviewer.model import Outcome
 from reviewer.report.marker import marker, read_marker
-from service.forge.base import ForgeError
-from service.publisher.effects import RoundComment, SupersedeReviews
+from service.publisher.effects import RoundComment
 from service.publisher.own import StaleHead
 from service.publisher.publication import Posting, check_ended, check_started
 from tests.service.publisher.desk import (
@@ -152,24 +151,6 @@ def test_what_is_no_review_of_a_round_and_what_requests_nothing_is_left_alone(de
     desk.publish(desk.review(recheck=FIXED))
     assert [one.state for one in desk.reviews()] == ["COMMENTED"] * 3
     assert [one.body for one in desk.reviews()][1] == "On this line:"
-
-
-def test_a_late_note_of_an_earlier_round_leaves_the_newer_review_alone(desk: Desk) -> None:
-    report = desk.review(OFF_BY_ONE)
-    early = desk.effects(report)
-    desk.send(early)
-    desk.push({"notes.txt": "more"})
-    desk.publish(desk.review(OFF_BY_ONE))
-    before = snapshot(desk)
-    desk.send(tuple(one for one in early if isinstance(one, SupersedeReviews)))
-    assert snapshot(desk) == before
-
-
-def test_superseding_waits_for_the_review_that_takes_the_place(desk: Desk) -> None:
-    effects = desk.effects(desk.review(OFF_BY_ONE))
-    with pytest.raises(ForgeError, match="not yet on acme/cache#1") as caught:
-        desk.send(tuple(one for one in effects if isinstance(one, SupersedeReviews)))
-    assert caught.value.retry_after
 
 
 def test_a_superseded_review_is_not_written_over(desk: Desk) -> None:
