@@ -22,7 +22,10 @@ class Refused(Exception):
         super().__init__(message)
         self.status = status
         self.headers = headers or {}
-        self.body: dict[str, Any] = {"message": message, "documentation_url": DOCS, "status": str(status)}
+        self.body: dict[str, Any] = {"message": message, "documentation_url": DOCS}
+        if status < 500:
+            # The description knows no status in the bodies of server errors.
+            self.body["status"] = str(status)
         if errors is not None:
             self.body["errors"] = list(errors)
 
