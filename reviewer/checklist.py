@@ -6,7 +6,7 @@ deterministic analyser that can show by itself that the item fails.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from importlib import resources
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -38,6 +38,9 @@ def _not_empty(entries: tuple[_T, ...]) -> tuple[_T, ...]:
 
 # Not min_length: pydantic counts only valid entries, and so would blame the list for one bad entry.
 Some: TypeAlias = Annotated[tuple[_T, ...], AfterValidator(_not_empty)]
+ReadFile = Callable[[str], bytes | None]
+"""A file of the base branch by its path, or None where there is none."""
+
 Phrase = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Glob = Annotated[str, AfterValidator(check_glob)]
 ItemId = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*\.[a-z0-9]+(-[a-z0-9]+)*$")]
@@ -184,13 +187,34 @@ def load_text(text: str, name: str, taken: Collection[str] = ()) -> Checklist:
 
 def load_builtin(names: Sequence[str] | None = None) -> tuple[Checklist, ...]:
     """The checklists shipped with the product, in the order of `names` (all where None)."""
+    return _load(BUILTIN if names is None else names, lambda _: None)
+
+
+def load_items(names: Sequence[str] | None, read: ReadFile) -> list[Item]:
+    """The items of the checklists that a policy names; of all shipped ones where it names none.
+
+    A name that ends in .yaml or .yml is a file of the base branch, which `read` gives by its path. Raises
+    `ConfigError` naming what does not exist, or file and line of what is wrong.
+    """
+    return [item for one in _load(BUILTIN if names is None else names, read) for item in one.items]
+
+
+def _load(names: Iterable[str], read: ReadFile) -> tuple[Checklist, ...]:
     checklists: list[Checklist] = []
-    for name in BUILTIN if names is None else dict.fromkeys(names):
-        if name not in BUILTIN:
-            raise ConfigError(f"checklist {name!r} does not exist", f"use one of: {', '.join(BUILTIN)}")
-        text = resources.files("checklists").joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    for name in dict.fromkeys(names):
+        if name in BUILTIN:
+            place = f"checklists/{name}.yaml"
+            content: bytes | None = resources.files("checklists").joinpath(f"{name}.yaml").read_bytes()
+        else:
+            place = name
+            content = read(name) if name.endswith((".yaml", ".yml")) else None
+        if content is None:
+            raise ConfigError(
+                f"checklist {name!r} does not exist",
+                f"use one of: {', '.join(BUILTIN)}, or the path of a YAML file on the base branch",
+            )
         taken = {item.id for checklist in checklists for item in checklist.items}
-        checklists.append(load_text(text, f"checklists/{name}.yaml", taken))
+        checklists.append(load_text(content.decode("utf-8", "replace"), place, taken))
     return tuple(checklists)
 
 

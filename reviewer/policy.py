@@ -41,7 +41,10 @@ class ReviewPolicy(Frozen):
     paths: tuple[str, ...] = Field(default=("**",), description="globs of files to review")
     ignore: tuple[str, ...] = Field(default=(), description="globs of files to list but not review")
     language: Language = Field(default="en", description="language of reports, model text included")
-    checklists: tuple[str, ...] | None = Field(default=None, description="checklists by name; all by default")
+    checklists: tuple[str, ...] | None = Field(
+        default=None,
+        description="checklists by name, or as YAML files of the base branch; all shipped ones by default",
+    )
     models: tuple[str, ...] = Field(
         default=(), description="models by name; rep r is answered by r mod their number"
     )

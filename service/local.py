@@ -12,7 +12,7 @@ from reviewer.model import PullRequest
 from reviewer.policy import POLICY_FILE
 from service.policy import Policy, load_policy
 
-_POLICY_LIMIT = 1_000_000
+_FILE_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,20 @@ def identify(repo: Path, base: str, head: str, patch: Path | None) -> tuple[str,
     return (str(repository.common_dir.resolve()), base, name)
 
 
-def base_policy(repo: Path, base: str) -> Policy:
-    """The policy on the base branch: never the pull request's own."""
+def read_base(repo: Path, base: str, path: str) -> bytes | None:
+    """A file on the base branch, or None where there is none."""
     repository = locate(repo)
     commit = resolve(repository, base)
-    found = repository.git.run("cat-file", "blob", f"{commit}:{POLICY_FILE}", limit=_POLICY_LIMIT)
-    if found.code:
+    found = repository.git.run("cat-file", "blob", f"{commit}:{path}", limit=_FILE_LIMIT)
+    return None if found.code else found.out
+
+
+def base_policy(repo: Path, base: str) -> Policy:
+    """The policy on the base branch: never the pull request's own."""
+    content = read_base(repo, base, POLICY_FILE)
+    if content is None:
         return Policy()
-    return load_policy(found.out.decode("utf-8", "replace"), f"{POLICY_FILE} on {base}")
+    return load_policy(content.decode("utf-8", "replace"), f"{POLICY_FILE} on {base}")
 
 
 def read_policy(path: Path) -> Policy:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from reviewer.checklist import load_builtin
+from reviewer.checklist import load_items
 from reviewer.policy import ReviewPolicy
 from reviewer.round import OnProgress, RoundResult, run_round
 from service.engines import EngineName, open_engine
 from service.ledger_file import ledger_path, load, locked, save
-from service.local import identify, open_local
+from service.local import identify, open_local, read_base
 
 
 async def review_local(
@@ -28,7 +29,7 @@ async def review_local(
     on_progress: OnProgress,
 ) -> RoundResult:
     """Runs the next round and remembers it. A round that fails leaves the ledger as it was."""
-    items = [item for checklist in load_builtin(policy.checklists) for item in checklist.items]
+    items = load_items(policy.checklists, partial(read_base, repo, base))
     local = open_local(repo, base, head, patch)
     path = ledger_path(data, *identify(repo, base, head, patch))
     with local.checkout as checkout, locked(path):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from reviewer.checklist import Item, load_builtin
+from reviewer.checklist import Item, ReadFile, load_items
 from reviewer.errors import ConfigError
 from reviewer.policy import ReviewPolicy
 from service.engines import Opened, choose, open_engine
@@ -61,5 +61,5 @@ def _engine_of(settings: ServerSettings) -> EngineOpener:
     return opener
 
 
-def _load_items(policy: ReviewPolicy) -> list[Item]:
-    return [item for checklist in load_builtin(policy.checklists) for item in checklist.items]
+def _load_items(policy: ReviewPolicy, read: ReadFile) -> list[Item]:
+    return load_items(policy.checklists, read)

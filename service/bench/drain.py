@@ -137,7 +137,7 @@ def _drain(folder: Path) -> dict[str, float]:
         forge=forge,
         forge_name="local",
         open_engine=lambda policy: open_engine("none", policy, (), None),
-        load_items=lambda policy: no_items,
+        load_items=lambda policy, read: no_items,
         owner="bench",
     )
     fill(0, _EARLY)

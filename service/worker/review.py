@@ -6,6 +6,7 @@ import asyncio
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from reviewer.checkout.snapshot import GitCheckout
 from reviewer.engines.base import Completion, Engine, Request
@@ -109,7 +110,8 @@ async def _run(
     station: Station, begun: _Begun, checkout: GitCheckout, lost: threading.Event, *, full: bool
 ) -> RoundResult:
     """The round, aborted with its model calls as soon as the claim is lost."""
-    policy = begun.policy.review
+    policy, state = begun.policy.review, begun.state
+    items = station.load_items(policy, partial(station.forge.read_file, state.repo, state.base_ref))
     with station.database.read() as connection:
         ledger = pulls.ledger(connection, begun.pull)
     async with station.open_engine(policy) as opened:
@@ -121,7 +123,7 @@ async def _run(
                 policy,
                 ledger,
                 engine,
-                station.load_items(policy),
+                items,
                 _quiet,
                 now=station.clock(),
                 full=full,

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from reviewer.checklist import Item
+from reviewer.checklist import Item, ReadFile
 from reviewer.policy import ReviewPolicy
 from service.engines import Opened
 from service.forge.base import Forge
@@ -17,7 +17,7 @@ from service.store.types import utc_now
 from service.store.work import WorkQueue
 
 EngineOpener = Callable[[ReviewPolicy], AbstractAsyncContextManager[Opened]]
-ItemsLoader = Callable[[ReviewPolicy], list[Item]]
+ItemsLoader = Callable[[ReviewPolicy, ReadFile], list[Item]]
 
 REVIEW, COMMAND, RECHECK, REPUBLISH = "review", "command", "recheck", "republish"
 QUICK = (COMMAND, RECHECK, REPUBLISH)

@@ -15,6 +15,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from reviewer.checklist import load_items
 from reviewer.policy import ReviewPolicy
 from service.engines import Opened
 from service.events import EVENTS
@@ -93,7 +94,7 @@ class GitHubService:
             forge=self.forge,
             forge_name="github",
             open_engine=opener,
-            load_items=lambda policy: [],
+            load_items=lambda policy, read: load_items(policy.checklists or (), read),
             owner="test",
             ring=self._ring,
             web_url=hub.html_url,

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from reviewer.checklist import load_items
 from reviewer.engines.base import Engine
 from reviewer.policy import ReviewPolicy
 from service.engines import Opened
@@ -59,7 +60,7 @@ class Service:
             forge=self.forge,
             forge_name="local",
             open_engine=opener,
-            load_items=lambda policy: [],
+            load_items=lambda policy, read: load_items(policy.checklists or (), read),
             owner="test",
             clock=self.clock,
         )

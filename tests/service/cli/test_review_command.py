@@ -79,6 +79,44 @@ def test_the_policy_comes_from_the_base_branch_and_not_from_the_pull_request(run
     assert "第 2 轮" in run("review", "--repo", repo.folder, "--head", "pull", "--full").out
 
 
+CHECKLIST = """\
+checklist: house
+name: {en: House rules, zh: 内部规范}
+sections:
+  - id: H
+    name: {en: Names, zh: 命名}
+    items:
+      - id: house.no-load
+        text: {en: "Names: nothing is called load", zh: 命名：不使用 load}
+        severity: P1
+        blocking: true
+        detector:
+          kind: ast_grep
+          rules: [{language: python, rule: {pattern: "def load($$$): $$$"}}]
+          title: {en: A function is called load, zh: 函数名为 load}
+          why: {en: It says nothing., zh: 含义不明。}
+          fix: {en: Say what it loads., zh: 说明加载什么。}
+"""
+
+
+def test_a_checklist_of_the_base_branch_is_used_and_a_wrong_one_names_its_line(run, repo: Repo) -> None:
+    repo.git("switch", "--quiet", "main")
+    policy = "review: {checklists: [python, checks/house.yaml]}\n"
+    repo.commit({".whitesmoke.yml": policy, "checks/house.yaml": CHECKLIST})
+    ran = run("review", "--repo", repo.folder, "--head", "pull", "--format", "summary")
+    assert (ran.status, "A function is called load" in ran.out) == (1, True)
+
+    repo.commit({"checks/house.yaml": CHECKLIST.replace("severity: P1", "severity: P9")})
+    ran = run("review", "--repo", repo.folder, "--head", "pull", "--full")
+    assert (ran.status, "checks/house.yaml:9" in ran.err) == (2, True)
+
+    repo.commit({"checks/house.yaml": None})
+    assert (
+        "'checks/house.yaml' does not exist"
+        in run("review", "--repo", repo.folder, "--head", "pull", "--full").err
+    )
+
+
 def test_a_patch_file_is_reviewed_without_touching_the_repository(run, repo: Repo, tmp_path: Path) -> None:
     patch = tmp_path / "change.patch"
     patch.write_text(repo.git("diff", "main", "pull") + "\n")
