@@ -6,24 +6,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from service.store.schema import metadata
-from service.store.types import BigId, Json, Utc, Words
+from service.store.schema import id_column, make_table, words
+from service.store.types import BigId, Json, Utc
 
 
 def _table(name: str, *items: sa.schema.SchemaItem) -> sa.Table:
-    return sa.Table(f"local_{name}", metadata, *items, sqlite_autoincrement=True)
-
-
-def _id() -> sa.Column[int]:
-    return sa.Column("id", BigId, primary_key=True)
-
-
-def _words(name: str) -> sa.Column[str]:
-    return sa.Column(name, Words, nullable=False, default="")
+    return make_table(f"local_{name}", *items)
 
 
 def _on_pull() -> tuple[sa.Column[Any], ...]:
-    return (_words("repo"), sa.Column("number", sa.Integer, nullable=False))
+    return (words("repo"), sa.Column("number", sa.Integer, nullable=False))
 
 
 def _moment(name: str) -> sa.Column[Any]:
@@ -32,16 +24,16 @@ def _moment(name: str) -> sa.Column[Any]:
 
 pulls = _table(
     "pulls",
-    _id(),
+    id_column(),
     *_on_pull(),
-    _words("title"),
-    _words("body"),
-    _words("author"),
-    _words("head_ref"),
-    _words("base_ref"),
+    words("title"),
+    words("body"),
+    words("author"),
+    words("head_ref"),
+    words("base_ref"),
     # As last seen: what is left of a pull request whose branches are gone.
-    _words("head_sha"),
-    _words("base_sha"),
+    words("head_sha"),
+    words("base_sha"),
     sa.Column("draft", sa.Boolean, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("labels", Json, nullable=False),
@@ -51,10 +43,10 @@ pulls = _table(
 
 comments = _table(
     "comments",
-    _id(),
+    id_column(),
     *_on_pull(),
-    _words("author"),
-    _words("body"),
+    words("author"),
+    words("body"),
     _moment("created_at"),
     _moment("updated_at"),
     sa.Index("ix_local_comments_pull", "repo", "number"),
@@ -62,21 +54,21 @@ comments = _table(
 
 reactions = _table(
     "reactions",
-    _id(),
+    id_column(),
     sa.Column("comment_id", BigId, nullable=False),
-    _words("author"),
-    _words("content"),
+    words("author"),
+    words("content"),
     sa.UniqueConstraint("comment_id", "author", "content"),
 )
 
 reviews = _table(
     "reviews",
-    _id(),
+    id_column(),
     *_on_pull(),
-    _words("author"),
+    words("author"),
     sa.Column("state", sa.String(24), nullable=False),
-    _words("body"),
-    _words("commit"),
+    words("body"),
+    words("commit"),
     _moment("submitted_at"),
     sa.Index("ix_local_reviews_pull", "repo", "number"),
 )
@@ -84,13 +76,13 @@ reviews = _table(
 # A thread is an inline comment that answers none (`thread` is 0), with those that answer it.
 inline = _table(
     "inline_comments",
-    _id(),
+    id_column(),
     *_on_pull(),
     sa.Column("thread", BigId, nullable=False, default=0),
-    _words("author"),
-    _words("body"),
-    _words("commit"),
-    _words("path"),
+    words("author"),
+    words("body"),
+    words("commit"),
+    words("path"),
     sa.Column("line", sa.Integer),
     sa.Column("side", sa.String(8), nullable=False),
     sa.Column("start_line", sa.Integer),
@@ -103,11 +95,11 @@ inline = _table(
 
 checks = _table(
     "checks",
-    _id(),
-    _words("repo"),
-    _words("head_sha"),
-    _words("name"),
-    _words("author"),
+    id_column(),
+    words("repo"),
+    words("head_sha"),
+    words("name"),
+    words("author"),
     sa.Column("shown", Json, nullable=False),
     _moment("updated_at"),
     sa.Index("ix_local_checks_head", "repo", "head_sha"),
@@ -115,9 +107,9 @@ checks = _table(
 
 permissions = _table(
     "permissions",
-    _id(),
-    _words("repo"),
-    _words("login"),
+    id_column(),
+    words("repo"),
+    words("login"),
     sa.Column("permission", sa.Integer, nullable=False),
     sa.UniqueConstraint("repo", "login"),
 )

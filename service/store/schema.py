@@ -22,15 +22,17 @@ metadata = sa.MetaData(
 )
 
 
-def _table(name: str, *items: sa.schema.SchemaItem) -> sa.Table:
+def make_table(name: str, *items: sa.schema.SchemaItem) -> sa.Table:
+    """A table of the store's schema whose ids are never used twice."""
     return sa.Table(name, metadata, *items, sqlite_autoincrement=True)
 
 
-def _id() -> sa.Column[int]:
+def id_column() -> sa.Column[int]:
     return sa.Column("id", BigId, primary_key=True)
 
 
-def _words(name: str) -> sa.Column[str]:
+def words(name: str) -> sa.Column[str]:
+    """Text that is "" where nothing is said."""
     return sa.Column(name, Words, nullable=False, default="")
 
 
@@ -49,12 +51,12 @@ def _lease_columns() -> tuple[sa.Column[Any], ...]:
         sa.Column("revision", sa.Integer, nullable=False, default=1),
         sa.Column("state", sa.String(16), nullable=False, default="ready"),
         sa.Column("available_at", Utc, nullable=False),
-        _words("owner"),
+        words("owner"),
         sa.Column("lease_until", Utc),
         sa.Column("fence", sa.Integer, nullable=False, default=0),
         sa.Column("attempts", sa.Integer, nullable=False, default=0),
         sa.Column("max_attempts", sa.Integer, nullable=False),
-        _words("error"),
+        words("error"),
         sa.Column("created_at", Utc, nullable=False),
         sa.Column("finished_at", Utc),
         sa.Column("payload", Json, nullable=False),
@@ -69,53 +71,53 @@ def _lease_indexes(table: str) -> tuple[sa.Index, ...]:
     )
 
 
-deliveries = _table(
+deliveries = make_table(
     "deliveries",
-    _id(),
+    id_column(),
     sa.Column("guid", Words, nullable=False, unique=True),
-    _words("event"),
-    _words("action"),
-    _words("repo"),
+    words("event"),
+    words("action"),
+    words("repo"),
     sa.Column("headers", Json, nullable=False),
     sa.Column("received_at", Utc, nullable=False, index=True),
     sa.Column("state", sa.String(16), nullable=False),
-    _words("error"),
+    words("error"),
     sa.Column("processed_at", Utc),
     sa.Column("body", Packed),
     sa.Index("ix_deliveries_received", "id", **_where("state = 'received'")),
 )
 
-pulls = _table(
+pulls = make_table(
     "pulls",
-    _id(),
-    _words("forge"),
-    _words("repo"),
+    id_column(),
+    words("forge"),
+    words("repo"),
     sa.Column("number", sa.Integer, nullable=False),
-    _words("head_sha"),
-    _words("base_sha"),
-    _words("base_ref"),
+    words("head_sha"),
+    words("base_sha"),
+    words("base_ref"),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("merged", sa.Boolean, nullable=False),
     sa.Column("draft", sa.Boolean, nullable=False),
-    _words("title"),
-    _words("author"),
+    words("title"),
+    words("author"),
     sa.Column("updated_at", Utc, nullable=False),
     sa.Column("version", sa.Integer, nullable=False, default=0),
-    _words("policy_sha"),
+    words("policy_sha"),
     sa.Column("policy", Words),
     sa.Column("ledger", Words),
     sa.UniqueConstraint("forge", "repo", "number"),
     sa.Index("ix_pulls_updated", "state", "updated_at"),
 )
 
-rounds = _table(
+rounds = make_table(
     "rounds",
-    _id(),
+    id_column(),
     _pull_id(),
     sa.Column("round_index", sa.Integer, nullable=False),
-    _words("head_sha"),
-    _words("base_sha"),
-    _words("outcome"),
+    words("head_sha"),
+    words("base_sha"),
+    words("outcome"),
     sa.Column("started_at", Utc, nullable=False),
     sa.Column("finished_at", Utc),
     sa.Column("tokens", sa.BigInteger, nullable=False, default=0),
@@ -124,21 +126,21 @@ rounds = _table(
     sa.UniqueConstraint("pull_id", "head_sha", "round_index"),
 )
 
-findings = _table(
+findings = make_table(
     "findings",
-    _id(),
+    id_column(),
     _pull_id(),
-    _words("finding_id"),
-    _words("state"),
-    _words("severity"),
+    words("finding_id"),
+    words("state"),
+    words("severity"),
     sa.Column("blocking", sa.Boolean, nullable=False),
-    _words("category"),
-    _words("path"),
+    words("category"),
+    words("path"),
     sa.Column("line_start", sa.Integer, nullable=False),
     sa.Column("line_end", sa.Integer, nullable=False),
-    _words("side"),
-    _words("title"),
-    _words("source"),
+    words("side"),
+    words("title"),
+    words("source"),
     sa.Column("support", sa.Integer, nullable=False),
     sa.Column("of", sa.Integer, nullable=False),
     sa.Column("first_round", sa.Integer, nullable=False),
@@ -147,80 +149,80 @@ findings = _table(
     sa.UniqueConstraint("pull_id", "finding_id"),
 )
 
-rep_outputs = _table(
+rep_outputs = make_table(
     "rep_outputs",
-    _id(),
+    id_column(),
     sa.Column("round_id", BigId, sa.ForeignKey("rounds.id", ondelete="CASCADE"), nullable=False),
-    _words("step"),
+    words("step"),
     sa.Column("rep", sa.Integer, nullable=False),
-    _words("subject"),
+    words("subject"),
     sa.Column("turn", sa.Integer, nullable=False),
     sa.Column("attempt", sa.Integer, nullable=False),
-    _words("prompt_version"),
+    words("prompt_version"),
     sa.Column("completion", Json, nullable=False),
     sa.Column("created_at", Utc, nullable=False, index=True),
     sa.UniqueConstraint("round_id", "step", "rep", "subject", "turn", "attempt", "prompt_version"),
 )
 
-dismissals = _table(
+dismissals = make_table(
     "dismissals",
-    _id(),
+    id_column(),
     _pull_id(),
-    _words("finding_id"),
-    _words("author"),
-    _words("reason"),
+    words("finding_id"),
+    words("author"),
+    words("reason"),
     sa.Column("dismissed_at", Utc, nullable=False),
     sa.Column("reopened_at", Utc),
     sa.Index("uq_dismissals_standing", "pull_id", "finding_id", unique=True, **_where("reopened_at IS NULL")),
 )
 
-effects = _table(
+effects = make_table(
     "effects",
-    _id(),
+    id_column(),
     sa.Column("key", Words, nullable=False, unique=True),
     sa.Column("created_at", Utc, nullable=False, index=True),
 )
 
-audit = _table(
+audit = make_table(
     "audit",
-    _id(),
+    id_column(),
     sa.Column("at", Utc, nullable=False, index=True),
-    _words("actor"),
-    _words("action"),
-    _words("object"),
+    words("actor"),
+    words("action"),
+    words("object"),
     sa.Column("detail", Json, nullable=False),
     sa.Index("ix_audit_object", "object", "id"),
 )
 
-budgets = _table(
+budgets = make_table(
     "budgets",
-    _id(),
-    _words("repo"),
+    id_column(),
+    words("repo"),
     sa.Column("day", sa.Date, nullable=False),
     sa.Column("tokens", sa.BigInteger, nullable=False),
     sa.Column("cost_usd", sa.Float, nullable=False),
     sa.UniqueConstraint("repo", "day"),
 )
 
-work = _table(
+work = make_table(
     "work",
-    _id(),
-    _words("kind"),
-    _words("subject"),
+    id_column(),
+    words("kind"),
+    words("subject"),
     sa.Column("available_by", Utc, nullable=False),
     *_lease_columns(),
     *_lease_indexes("work"),
     sa.Index("uq_work_open", "kind", "subject", unique=True, **_where("state IN ('ready', 'leased')")),
 )
 
-outbox = _table(
+outbox = make_table(
     "outbox",
-    _id(),
+    id_column(),
     sa.Column("key", Words, nullable=False, unique=True),
-    _words("kind"),
+    words("kind"),
     _pull_id(nullable=True),
-    _words("payload_digest"),
-    _words("external_id"),
+    words("payload_digest"),
+    words("external_id"),
     *_lease_columns(),
     *_lease_indexes("outbox"),
     sa.Index("ix_outbox_pull_id", "pull_id"),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from service.forge import local_tables
 from service.forge.local import LocalForge
 from service.store.database import Database
+from service.store.schema import metadata
 from tests.kit.checkouts import Repo
 
 REPO = "acme/cache"
@@ -34,7 +34,7 @@ def forge(repo: Repo, tmp_path: Path) -> Iterator[LocalForge]:
     database = Database(f"sqlite:///{tmp_path / 'forge.db'}")
     sa.event.listen(database.engine, "connect", lambda one, _: one.execute("PRAGMA synchronous=OFF"))
     with database.write() as connection:
-        local_tables.metadata.create_all(connection)
+        metadata.create_all(connection)
     seconds = itertools.count()
     yield LocalForge(
         database,

@@ -14,13 +14,13 @@ import sqlalchemy as sa
 
 from reviewer.ledger import Ledger
 from reviewer.model import RoundReport
-from service.forge import local_tables
 from service.forge.base import ForgeError, PullState
 from service.forge.local import LocalForge
 from service.publisher.deliver import deliver
 from service.publisher.effects import Effect, from_payload, to_payload
 from service.publisher.publication import Posting, effects_of
 from service.store.database import Database
+from service.store.schema import metadata
 from tests.kit.checkouts import Repo
 from tests.kit.rounds import answers, finding, review
 
@@ -197,7 +197,7 @@ def open_desk(repo: Repo, path: Path) -> Iterator[Desk]:
     sa.event.listen(database.engine, "connect", lambda one, _: one.execute("PRAGMA synchronous=OFF"))
     try:
         with database.write() as connection:
-            local_tables.metadata.create_all(connection)
+            metadata.create_all(connection)
         forge = LocalForge(database, {REPO: repo.folder}, owner="olga", clock=clock)
         yield Desk(forge, repo, forge.as_user("ada").open_pull(REPO, "topic", "main").number)
     finally:
