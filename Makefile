@@ -5,28 +5,34 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: install demo test test-all lint bench docs lock clean
+.PHONY: install demo test test-all kernels lint bench docs lock clean
 .DEFAULT_GOAL := test
 
 install: $(STAMP)
 
-$(STAMP): requirements/dev.lock pyproject.toml
+$(STAMP): requirements/dev.lock requirements/kernels.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "whitesmoke needs Python 3.11 or newer; point PYTHON at one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "cannot create $(VENV); on Debian or Ubuntu install the package python3-venv"; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/kernels.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 
 demo: $(STAMP)
 	@$(BIN)/whitesmoke demo --out out/demo
 
-test: lint
+test: lint kernels
 	$(BIN)/python -m pytest -n $(JOBS) -m "not exhaustive"
 
 test-all: lint
+	$(BIN)/python -m kernels build --arch sm80 sm89 sm90 sm100 sm120
 	$(BIN)/python -m pytest -n $(JOBS)
+
+# Every variant for one architecture; compiles nothing the second time.
+kernels: $(STAMP)
+	$(BIN)/python -m kernels build --arch sm90
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
