@@ -10,13 +10,13 @@ JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 
 install: $(STAMP)
 
-$(STAMP): requirements/dev.lock requirements/kernels.txt pyproject.toml
+$(STAMP): requirements/dev.lock requirements/gpu.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "whitesmoke needs Python 3.11 or newer; point PYTHON at one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "cannot create $(VENV); on Debian or Ubuntu install the package python3-venv"; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/kernels.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/gpu.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(STAMP)
 

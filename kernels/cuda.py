@@ -188,7 +188,7 @@ def nvcc_version() -> str:
     nvcc = find_nvcc()
     if nvcc is None:
         raise NoToolchainError(
-            "no nvcc found; install the CUDA toolkit, or the wheels of requirements/kernels.txt, or set CUDA_HOME"
+            "no nvcc found; install the CUDA toolkit, or the wheels of requirements/gpu.txt, or set CUDA_HOME"
         )
     return (
         subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True)

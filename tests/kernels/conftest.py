@@ -9,6 +9,17 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
+    from triton.runtime import interpreter
+
+    _patch_lang_tensor = interpreter._patch_lang_tensor
+
+    def _patch_lang_tensor_index(tensor, scope):
+        """Triton 3.6 asks numpy for int(array of one element), which numpy 2.4 no longer gives: loop bounds need it."""
+        _patch_lang_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = _patch_lang_tensor_index
+
 
 @pytest.fixture(scope="session")
 def device() -> torch.device:

@@ -117,7 +117,7 @@ def test_case_names_are_unique_and_begin_with_the_operation(name: str) -> None:
     assert all("/" in case for case in names)
 
 
-@pytest.mark.skipif(not cuda.available(), reason="no nvcc: install requirements/kernels.txt")
+@pytest.mark.skipif(not cuda.available(), reason="no nvcc: install requirements/gpu.txt")
 def test_every_cuda_source_is_reached_by_a_case() -> None:
     reached = set()
     for name in registry.OPERATIONS:

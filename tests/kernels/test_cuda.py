@@ -8,7 +8,7 @@ import torch
 
 from kernels import cuda, launch, target
 
-needs_nvcc = pytest.mark.skipif(not cuda.available(), reason="no nvcc: install requirements/kernels.txt")
+needs_nvcc = pytest.mark.skipif(not cuda.available(), reason="no nvcc: install requirements/gpu.txt")
 
 SOURCE = """
 #include <cuda_runtime.h>
@@ -63,7 +63,7 @@ def test_a_refused_source_says_why_and_leaves_nothing(sources: Path) -> None:
 def test_without_nvcc_the_error_says_what_to_install(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "find_nvcc", lambda: None)
     cuda.nvcc_version.cache_clear()
-    with pytest.raises(cuda.NoToolchainError, match=r"no nvcc found; install .* requirements/kernels\.txt"):
+    with pytest.raises(cuda.NoToolchainError, match=r"no nvcc found; install .* requirements/gpu\.txt"):
         cuda.build("fill.cu", "sm90")
     cuda.nvcc_version.cache_clear()
 
