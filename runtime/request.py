@@ -127,6 +127,7 @@ class Request:
         computed: tokens whose keys and values are in the cache.
         pages: cache pages held, in order.
         cached_prefix: prompt tokens that came from another request's pages.
+        text: what was generated, where the engine has a tokenizer.
         error: what went wrong, with `FinishReason.ERROR`.
     """
 
@@ -136,6 +137,7 @@ class Request:
     seed: int
     tokens: list[Token] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    text: str = ""
     error: str = ""
     computed: int = 0
     pages: list[int] = field(default_factory=list)

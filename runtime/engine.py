@@ -1,0 +1,166 @@
+"""Requests in, tokens out: the loop that schedules, computes and samples."""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from runtime import sampler
+from runtime.batch import host_step, to_device
+from runtime.kv_cache import PagePool, allocate_cache
+from runtime.model import Model
+from runtime.request import FinishReason, Request, RequestError, SamplingParameters, Token, check_prompt
+from runtime.scheduler import Chunk, Scheduler
+from runtime.tokenizer import TextStream, Tokenizer
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Sizes of an engine.
+
+    Attributes:
+        pages: cache pages, the null page among them.
+        page_size: tokens of a page.
+        max_batch: most requests in a step.
+        max_step_tokens: most prompt tokens in a step; longer prompts are computed in chunks.
+        cache_dtype: of keys and values; None takes the model's.
+        reuse_prefixes: whether prompts may start from pages that earlier requests filled.
+    """
+
+    pages: int
+    page_size: int = 16
+    max_batch: int = 64
+    max_step_tokens: int = 2048
+    cache_dtype: torch.dtype | None = None
+    reuse_prefixes: bool = True
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one step gave one request.
+
+    Attributes:
+        token: None when the request ended without one (an abort, an error).
+        text: what the token completes, if the engine has a tokenizer; stop strings are left out.
+    """
+
+    request: Request
+    token: Token | None
+    text: str = ""
+
+
+class Engine:
+    """Serves requests over one model; a step at a time, or to their end with `generate`.
+
+    A request that cannot be served raises, or ends with an error of its own; the others go on.
+    """
+
+    def __init__(self, model: Model, options: EngineOptions, tokenizer: Tokenizer | None = None) -> None:
+        self._model = model
+        self._options = options
+        self._tokenizer = tokenizer
+        self._pool = PagePool(options.pages, options.page_size)
+        self.scheduler = Scheduler(
+            self._pool, options.max_batch, options.max_step_tokens, reuse_prefixes=options.reuse_prefixes
+        )
+        dtype = options.cache_dtype or model.config.dtype
+        self._caches = allocate_cache(model.config, options.pages, options.page_size, dtype, model.device)
+        self._streams: dict[str, TextStream] = {}
+        self._requests: dict[str, Request] = {}
+
+    def submit(
+        self, prompt: str | Sequence[int], sampling: SamplingParameters, request_id: str | None = None
+    ) -> Request:
+        """Queue a prompt.
+
+        Raises:
+            RequestError: the prompt or the parameters cannot be served, or the id is in use.
+        """
+        request_id = request_id or secrets.token_hex(8)
+        if request_id in self._requests:
+            raise RequestError(f"request_id: {request_id} is being served already")
+        if sampling.stop and self._tokenizer is None:
+            raise RequestError("stop: this engine has no tokenizer to find stop strings with; use stop_ids")
+        ids = self._encode(prompt) if isinstance(prompt, str) else prompt
+        config = self._model.config
+        checked = check_prompt(ids, config.vocab_size, config.max_length, sampling.max_tokens)
+        seed = sampling.seed if sampling.seed is not None else secrets.randbits(62)
+        request = Request(request_id, checked, sampling, seed)
+        self.scheduler.submit(request)
+        self._requests[request_id] = request
+        if self._tokenizer is not None:
+            self._streams[request_id] = TextStream(self._tokenizer, sampling.stop)
+        return request
+
+    def abort(self, request_id: str) -> None:
+        """End a request early; an unknown or finished one is left alone."""
+        if request_id in self._requests:
+            self._end(self._requests[request_id], FinishReason.ABORT)
+
+    def has_work(self) -> bool:
+        return bool(self._requests)
+
+    @torch.inference_mode()
+    def step(self) -> list[Output]:
+        """Compute one step; what it gave each request that sampled. Empty when there is nothing to do."""
+        plan = self.scheduler.next_step()
+        if plan is None:
+            return []
+        step = host_step(plan, self._options.page_size)
+        logits = self._model(to_device(step, self._model.device), self._caches)
+        for chunk in plan.chunks:
+            self.scheduler.computed(chunk)
+        sampling = [chunk for chunk in plan.chunks if chunk.samples]
+        if not sampling:
+            return []
+        if len(sampling) < step.batch:
+            logits = logits[torch.from_numpy(step.samples).to(logits.device)]
+        tokens = sampler.sample_tokens(logits, [chunk.request for chunk in sampling])
+        return [self._deliver(chunk, token) for chunk, token in zip(sampling, tokens, strict=True)]
+
+    def generate(self, prompts: Sequence[str | Sequence[int]], sampling: SamplingParameters) -> list[Request]:
+        """Serve prompts to their end, in order; other requests of the engine go on beside them."""
+        requests = [self.submit(prompt, sampling) for prompt in prompts]
+        while any(request.finish_reason is None for request in requests):
+            self.step()
+        return requests
+
+    def stream(self, request: Request) -> Iterator[Output]:
+        """A submitted request's outputs as they come; the engine's other requests go on beside it."""
+        while request.finish_reason is None:
+            yield from (output for output in self.step() if output.request is request)
+
+    def _encode(self, text: str) -> list[int]:
+        if self._tokenizer is None:
+            raise RequestError("prompt: this engine has no tokenizer; give token ids")
+        return self._tokenizer.encode(text)
+
+    def _deliver(self, chunk: Chunk, token: Token | str) -> Output:
+        request = chunk.request
+        if isinstance(token, str):
+            request.error = token
+            self._end(request, FinishReason.ERROR)
+            return Output(request, None)
+        stream = self._streams.get(request.id)
+        request.tokens.append(token)
+        is_stop = not request.sampling.ignore_stop_ids and (
+            token.id in self._model.config.stop_ids or token.id in request.sampling.stop_ids
+        )
+        text = "" if stream is None or is_stop else stream.push(token.id)
+        if is_stop or (stream is not None and stream.stopped):
+            reason = FinishReason.STOP
+        elif len(request.tokens) == request.sampling.max_tokens:
+            reason = FinishReason.LENGTH
+        else:
+            request.text += text
+            return Output(request, token, text)
+        text += stream.finish() if stream is not None else ""
+        request.text += text
+        self._end(request, reason)
+        return Output(request, token, text)
+
+    def _end(self, request: Request, reason: FinishReason) -> None:
+        self.scheduler.finish(request, reason)
+        del self._requests[request.id]
+        self._streams.pop(request.id, None)

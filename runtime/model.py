@@ -1,0 +1,53 @@
+"""The Qwen3 decoder, dense or mixture of experts: token ids to logits, keys and values into the cache on the way."""
+
+from collections.abc import Sequence
+
+import torch
+
+from kernels.rope_frequencies import cos_sin_table, inverse_frequencies
+from runtime.attention import AttentionBackend
+from runtime.batch import StepInputs
+from runtime.config import ModelConfig
+from runtime.ops import Ops
+from runtime.weights import Experts, Layer, Linear, Weights
+
+
+class Model:
+    """A decoder's weights with the operations and the attention backend that run it."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, ops: Ops, attention: AttentionBackend) -> None:
+        self.config = config
+        self.attention = attention
+        self._weights = weights
+        self._ops = ops
+        frequencies, factor = inverse_frequencies(
+            config.head_dim, config.rope["rope_theta"], config.rope, max_positions=config.max_length
+        )
+        self._cos_sin = cos_sin_table(frequencies, factor, config.max_length).to(weights.embedding.device)
+
+    @property
+    def device(self) -> torch.device:
+        return self._weights.embedding.device
+
+    def __call__(self, inputs: StepInputs, caches: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Compute a step; returns the logits of each lane's last token, `[batch, vocab]` in the model's dtype."""
+        parameters = self.attention.plan(inputs)
+        eps = self.config.norm_eps
+        x = torch.nn.functional.embedding(inputs.token_ids, self._weights.embedding)
+        for layer, cache in zip(self._weights.layers, caches, strict=True):
+            qkv = self._ops.norm_linear(x, layer.input_norm, eps, layer.attention.qkv)
+            query = self._ops.rope_kv_write(qkv, inputs, cache, self._cos_sin, layer.attention, eps)
+            attended = self.attention.run(query, cache, parameters)
+            x = self._ops.linear(attended.flatten(1), layer.attention.o, residual=x)
+            x = self._mlp(x, layer)
+        if inputs.last_tokens is not None:
+            x = x[inputs.last_tokens]
+        return self._ops.norm_linear(x, self._weights.norm, eps, Linear(self._weights.head))
+
+    def _mlp(self, x: torch.Tensor, layer: Layer) -> torch.Tensor:
+        eps = self.config.norm_eps
+        if isinstance(layer.mlp, Experts):
+            assert self.config.experts is not None
+            return self._ops.experts(x, layer.post_attention_norm, eps, layer.mlp, self.config.experts)
+        inner = self._ops.norm_linear(x, layer.post_attention_norm, eps, layer.mlp.gate_up, silu_mul=True)
+        return self._ops.linear(inner, layer.mlp.down, residual=x)

@@ -1,0 +1,100 @@
+"""What a layer is made of, on a device: the kernels on a GPU, their references on a CPU.
+
+Both round where Hugging Face's modules round, so that either equals transformers within its dtype.
+"""
+
+from typing import Protocol
+
+import torch
+
+from kernels.moe_fp8 import moe_reference
+from kernels.rms_norm import rms_norm_reference
+from kernels.rope_kv_write import rope_kv_write_reference
+from kernels.skinny_gemm import skinny_gemm_reference
+from runtime.batch import StepInputs
+from runtime.config import ExpertsConfig
+from runtime.weights import Attention, Experts, Linear
+
+
+class Ops(Protocol):
+    """The operations of a decoder layer; activations are `[tokens, features]`."""
+
+    def linear(self, x: torch.Tensor, linear: Linear, residual: torch.Tensor) -> torch.Tensor:
+        """residual + x @ weight^T."""
+        ...
+
+    def norm_linear(
+        self, x: torch.Tensor, norm: torch.Tensor, eps: float, linear: Linear, *, silu_mul: bool = False
+    ) -> torch.Tensor:
+        """RMS norm of x, then the projection; with `silu_mul` the weight packs gate and up, and silu(gate) * up is given."""
+        ...
+
+    def rope_kv_write(
+        self,
+        qkv: torch.Tensor,
+        inputs: StepInputs,
+        cache: torch.Tensor,
+        cos_sin: torch.Tensor,
+        attention: Attention,
+        eps: float,
+    ) -> torch.Tensor:
+        """Norm and rotate queries and keys, write keys and values to the cache -> queries [tokens, q_heads, head_dim]."""
+        ...
+
+    def experts(
+        self, x: torch.Tensor, norm: torch.Tensor, eps: float, experts: Experts, config: ExpertsConfig
+    ) -> torch.Tensor:
+        """x + the mixture of experts of x's RMS norm."""
+        ...
+
+
+class ReferenceOps:
+    """The kernels' torch references: for a CPU, and to compare with."""
+
+    def linear(self, x: torch.Tensor, linear: Linear, residual: torch.Tensor) -> torch.Tensor:
+        return skinny_gemm_reference(x, linear.weight, weight_scale=linear.scale, residual=residual)
+
+    def norm_linear(
+        self, x: torch.Tensor, norm: torch.Tensor, eps: float, linear: Linear, *, silu_mul: bool = False
+    ) -> torch.Tensor:
+        return skinny_gemm_reference(
+            x, linear.weight, weight_scale=linear.scale, norm_weight=norm, eps=eps, silu_mul=silu_mul
+        )
+
+    def rope_kv_write(
+        self,
+        qkv: torch.Tensor,
+        inputs: StepInputs,
+        cache: torch.Tensor,
+        cos_sin: torch.Tensor,
+        attention: Attention,
+        eps: float,
+    ) -> torch.Tensor:
+        kv_heads, head_dim = cache.shape[2], cache.shape[4]
+        return rope_kv_write_reference(
+            qkv,
+            inputs.positions,
+            inputs.slots,
+            cache,
+            cos_sin,
+            query_heads=qkv.shape[1] // head_dim - 2 * kv_heads,
+            query_norm=attention.q_norm,
+            key_norm=attention.k_norm,
+            epsilon=eps,
+        )
+
+    def experts(
+        self, x: torch.Tensor, norm: torch.Tensor, eps: float, experts: Experts, config: ExpertsConfig
+    ) -> torch.Tensor:
+        normed = rms_norm_reference(x, norm, eps)
+        mixed = moe_reference(
+            normed,
+            normed @ experts.router.T,
+            experts.gate_up.weight,
+            experts.gate_up.scale,
+            experts.down.weight,
+            experts.down.scale,
+            top_k=config.per_token,
+            normalize=config.normalize,
+        )
+        return x + mixed.to(x.dtype)

@@ -1,0 +1,82 @@
+"""The next token of each lane, and its log probability where a request asks for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kernels import sampling
+from runtime.request import Request, Token
+
+PROBLEMS = {
+    sampling.HAS_NAN: "the logits hold NaN",
+    sampling.NOTHING_LEFT: "every token is ruled out (all logits are -inf)",
+    sampling.HAS_INFINITY: "the logits hold +inf",
+}
+
+
+@dataclass(frozen=True)
+class LaneParameters:
+    """What sampling reads of each lane, `[batch]` on the device."""
+
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    seeds: torch.Tensor
+    positions: torch.Tensor
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], device: torch.device) -> "LaneParameters":
+        """The requests' parameters. A token's position is its place in the sequence, prompt included: a request that
+        is preempted and starts again draws the same numbers."""
+
+        def put(values: list[float] | list[int], dtype: torch.dtype) -> torch.Tensor:
+            return torch.tensor(values, dtype=dtype).to(device)
+
+        sampling = [request.sampling for request in requests]
+        return cls(
+            put([one.temperature for one in sampling], torch.float32),
+            put([one.top_k for one in sampling], torch.int32),
+            put([one.top_p for one in sampling], torch.float32),
+            put([one.min_p for one in sampling], torch.float32),
+            put([request.seed for request in requests], torch.int64),
+            put([request.length for request in requests], torch.int64),
+        )
+
+
+def sample_tokens(logits: torch.Tensor, requests: Sequence[Request]) -> list[Token | str]:
+    """The next token of each request, or what is wrong with its logits `[batch, vocab]`."""
+    lanes = LaneParameters.of(requests, logits.device)
+    filters = {"top_k": lanes.top_k, "top_p": lanes.top_p, "min_p": lanes.min_p}
+    draw = sampling.sample if logits.is_cuda else sampling.sample_reference
+    ids, status = draw(logits, lanes.temperature, lanes.seeds, lanes.positions, **filters)
+    tokens: list[Token | str] = [
+        PROBLEMS[code] if code else Token(chosen)
+        for chosen, code in zip(ids.tolist(), status.tolist(), strict=True)
+    ]
+    wanted = [request.sampling.logprobs for request in requests]
+    if any(count is not None for count in wanted):
+        _add_logprobs(tokens, logits, ids, wanted)
+    return tokens
+
+
+def _add_logprobs(
+    tokens: list[Token | str], logits: torch.Tensor, ids: torch.Tensor, wanted: Sequence[int | None]
+) -> None:
+    most = max(count for count in wanted if count is not None)
+    compute = sampling.log_probabilities if logits.is_cuda else _log_probabilities_reference
+    chosen, top_ids, top = compute(logits, ids, top=most)
+    for lane, count in enumerate(wanted):
+        token = tokens[lane]
+        if count is not None and isinstance(token, Token):
+            alternatives = zip(top_ids[lane, :count].tolist(), top[lane, :count].tolist(), strict=True)
+            tokens[lane] = Token(token.id, float(chosen[lane]), tuple(alternatives))
+
+
+def _log_probabilities_reference(
+    logits: torch.Tensor, ids: torch.Tensor, *, top: int
+) -> sampling.LogProbabilities:
+    logs = torch.log_softmax(logits.double(), -1)
+    best, best_ids = logs.sort(dim=-1, descending=True, stable=True)
+    return sampling.LogProbabilities(logs.gather(1, ids[:, None])[:, 0], best_ids[:, :top], best[:, :top])
