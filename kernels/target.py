@@ -56,7 +56,7 @@ def current() -> Target:
     """The target of the launch at hand: the one being built for, else the current GPU, else the interpreter."""
     if _building is not None:
         return _building
-    if not torch.cuda.is_available():
+    if not _has_gpu():
         return _INTERPRETER
     return _of_device(torch.cuda.current_device())
 
@@ -70,6 +70,11 @@ def building(arch: str) -> Iterator[Target]:
         yield _building
     finally:
         _building = outer
+
+
+@lru_cache  # asked at every launch, and torch looks at the driver each time
+def _has_gpu() -> bool:
+    return torch.cuda.is_available()
 
 
 @lru_cache

@@ -16,6 +16,8 @@ from kernels.paged_prefill_attention import (
 E4M3 = torch.float8_e4m3fn
 # Round to nearest errs by half a unit in the last place; the interpreter cuts bf16 off, and errs by a whole one.
 BF16_UNIT = 2.0**-7 if contract.INTERPRETING else 2.0**-8
+# What is chosen on this machine, and the kernel that is there on all.
+BACKENDS = (None, "triton") if torch.cuda.is_available() else ("triton",)
 gpu_only = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: real shapes or a graph")
 
 
@@ -126,21 +128,27 @@ REAL_SHAPES = [
 ]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("new", "cached", "options"), SHAPES + REAL_SHAPES)
 def test_matches_float64(
-    generator: torch.Generator, new: list[int], cached: list[int], options: dict[str, object]
+    generator: torch.Generator,
+    new: list[int],
+    cached: list[int],
+    options: dict[str, object],
+    backend: str | None,
 ) -> None:
     inputs = batch(generator, new, cached, **options)
     logsumexp = torch.full(inputs.query.shape[:2], torch.nan, device=generator.device)
-    out = inputs.run(logsumexp=logsumexp)
+    out = inputs.run(logsumexp=logsumexp, backend=backend)
     expected, expected_logsumexp, bound = inputs.reference()
     assert_close(out, expected, bound)
     # float32 scores of up to head_dim products and a sum of up to 8192 terms: below 2^-16 of the scores' size.
     torch.testing.assert_close(logsumexp.double(), expected_logsumexp, rtol=2.0**-16, atol=2.0**-14)
 
 
-def test_scales_apply_to_scores_and_values(generator: torch.Generator) -> None:
-    inputs = batch(generator, [17], [30], cache_dtype=E4M3)
+@pytest.mark.parametrize("cache_dtype", [torch.bfloat16, E4M3])
+def test_scales_apply_to_scores_and_values(generator: torch.Generator, cache_dtype: torch.dtype) -> None:
+    inputs = batch(generator, [17], [30], cache_dtype=cache_dtype)
     options = {"scale": 0.2, "k_scale": 0.75, "v_scale": 3.0}
     expected, _, bound = inputs.reference(**options)
     assert_close(inputs.run(**options), expected, bound)
@@ -183,6 +191,21 @@ def test_a_query_that_sees_nothing_gives_zero(generator: torch.Generator) -> Non
     assert (out[:2] == 0).all()
     assert (logsumexp[:2] == -torch.inf).all()
     assert_close(out, expected, bound)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_same_inputs_give_the_same_bits(generator: torch.Generator, backend: str | None) -> None:
+    inputs = batch(generator, [70, 3], [90, 200], head_dim=128)
+    first = inputs.run(backend=backend)
+    assert all(torch.equal(inputs.run(backend=backend), first) for _ in range(3))
+
+
+def test_a_backend_that_cannot_is_refused(generator: torch.Generator) -> None:
+    inputs = batch(generator, [4], [9], dtype=torch.float16)
+    with pytest.raises(ValueError, match="backend: expected triton for these arguments, got cuda"):
+        inputs.run(backend="cuda")
+    with pytest.raises(ValueError, match="backend: expected one of cuda, triton, got cutlass"):
+        inputs.run(backend="cutlass")
 
 
 def test_the_grid_may_be_larger_than_the_sequences(generator: torch.Generator) -> None:

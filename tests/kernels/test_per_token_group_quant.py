@@ -85,13 +85,13 @@ def test_q_and_scales_equal_the_float64_reference_bit_for_bit(
 def test_every_quotient_of_bfloat16_significands_rounds_as_the_exact_one(dtype, backend, device):
     """All 128 significands over all 128, which is every case there is: powers of two only shift both sides."""
     significands = 1 + torch.arange(128, device=device) / 128
-    x = torch.empty(128 * 2, 128, device=device, dtype=torch.bfloat16)
-    x[:128] = significands  # below or above the maximum, a binade down
-    x[128:] = -significands / 8
-    x[:, 0] = significands.repeat(2) * 2
+    x = torch.zeros(256, 256, device=device, dtype=torch.bfloat16)
+    x[:, 0] = 2 * significands.repeat(2)  # the maximum of each row
+    x[:128, 1:129] = significands
+    x[128:, 1:129] = -significands / 8
     assert_same_bits(
-        per_token_group_quant_8bit(x, dtype=dtype, backend=backend),
-        per_token_group_quant_8bit_reference(x, dtype=dtype),
+        per_token_group_quant_8bit(x, 256, dtype=dtype, backend=backend),
+        per_token_group_quant_8bit_reference(x, 256, dtype=dtype),
     )
 
 

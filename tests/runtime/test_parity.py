@@ -41,11 +41,11 @@ MODELS = {
             "rope_theta": 1e6,
             "factor": 4.0,
             "original_max_position_embeddings": 128,
-        }  # fmt: skip
+        }
     },
     "experts": EXPERTS | {"norm_topk_prob": True},
     "experts, weights as they come": EXPERTS | {"norm_topk_prob": False, "decoder_sparse_step": 2},
-}  # fmt: skip
+}
 
 
 class Recording(Model):
