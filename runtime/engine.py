@@ -116,7 +116,9 @@ class Engine:
             return []
         if len(sampling) < step.batch:
             logits = logits[torch.from_numpy(step.samples).to(logits.device)]
-        tokens = sampler.sample_tokens(logits, [chunk.request for chunk in sampling])
+        requests = [chunk.request for chunk in sampling]
+        drawn = sampler.draw(logits, sampler.LaneParameters.of(requests, logits.device))
+        tokens = sampler.read_tokens(drawn, logits, requests)
         return [self._deliver(chunk, token) for chunk, token in zip(sampling, tokens, strict=True)]
 
     def generate(self, prompts: Sequence[str | Sequence[int]], sampling: SamplingParameters) -> list[Request]:

@@ -1,14 +1,15 @@
 """The Qwen3 decoder, dense or mixture of experts: token ids to logits, keys and values into the cache on the way."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from kernels.rope_frequencies import cos_sin_table, inverse_frequencies
-from runtime.attention import AttentionBackend
+from runtime.attention import AttentionBackend, AttentionParameters
 from runtime.batch import StepInputs
 from runtime.config import ModelConfig
 from runtime.ops import Ops
+from runtime.rope import DecodeRope, PrefillRope, Rope
 from runtime.weights import Experts, Layer, Linear, Weights
 
 
@@ -24,19 +25,44 @@ class Model:
             config.head_dim, config.rope["rope_theta"], config.rope, max_positions=config.max_length
         )
         self._cos_sin = cos_sin_table(frequencies, factor, config.max_length).to(weights.embedding.device)
+        self._rope = self.decode_rope()
 
     @property
     def device(self) -> torch.device:
         return self._weights.embedding.device
 
+    def decode_rope(self) -> DecodeRope:
+        """A rotary operation for decode steps; each captured step needs one of its own."""
+        return DecodeRope(self._ops, self._cos_sin, self.config.norm_eps)
+
+    def graph_buffers(self) -> Mapping[str, torch.Tensor]:
+        """See `runtime.contract.BufferHolder`: the weights whose move would go unseen, first and last."""
+        return {"embedding": self._weights.embedding, "head": self._weights.head, "cos_sin": self._cos_sin}
+
     def __call__(self, inputs: StepInputs, caches: Sequence[torch.Tensor]) -> torch.Tensor:
         """Compute a step; returns the logits of each lane's last token, `[batch, vocab]` in the model's dtype."""
-        parameters = self.attention.plan(inputs)
+        rope: Rope
+        if inputs.is_decode:
+            rope = self._rope
+            rope.prepare(inputs)
+        else:
+            rope = PrefillRope(self._ops, self._cos_sin, self.config.norm_eps, inputs)
+        return self.compute(inputs, caches, self.attention.plan(inputs), rope)
+
+    def compute(
+        self,
+        inputs: StepInputs,
+        caches: Sequence[torch.Tensor],
+        parameters: AttentionParameters,
+        rope: Rope,
+    ) -> torch.Tensor:
+        """The part of a step that a graph captures: all reads are from the arguments' buffers and the weights."""
         eps = self.config.norm_eps
+        self.attention.refresh(parameters)
         x = torch.nn.functional.embedding(inputs.token_ids, self._weights.embedding)
         for layer, cache in zip(self._weights.layers, caches, strict=True):
             qkv = self._ops.norm_linear(x, layer.input_norm, eps, layer.attention.qkv)
-            query = self._ops.rope_kv_write(qkv, inputs, cache, self._cos_sin, layer.attention, eps)
+            query = rope.run(qkv, cache, layer.attention)
             attended = self.attention.run(query, cache, parameters)
             x = self._ops.linear(attended.flatten(1), layer.attention.o, residual=x)
             x = self._mlp(x, layer)

@@ -11,7 +11,6 @@ from kernels.moe_fp8 import moe_reference
 from kernels.rms_norm import rms_norm_reference
 from kernels.rope_kv_write import rope_kv_write_reference
 from kernels.skinny_gemm import skinny_gemm_reference
-from runtime.batch import StepInputs
 from runtime.config import ExpertsConfig
 from runtime.weights import Attention, Experts, Linear
 
@@ -32,7 +31,8 @@ class Ops(Protocol):
     def rope_kv_write(
         self,
         qkv: torch.Tensor,
-        inputs: StepInputs,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
         cache: torch.Tensor,
         cos_sin: torch.Tensor,
         attention: Attention,
@@ -64,7 +64,8 @@ class ReferenceOps:
     def rope_kv_write(
         self,
         qkv: torch.Tensor,
-        inputs: StepInputs,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
         cache: torch.Tensor,
         cos_sin: torch.Tensor,
         attention: Attention,
@@ -73,8 +74,8 @@ class ReferenceOps:
         kv_heads, head_dim = cache.shape[2], cache.shape[4]
         return rope_kv_write_reference(
             qkv,
-            inputs.positions,
-            inputs.slots,
+            positions,
+            slots,
             cache,
             cos_sin,
             query_heads=qkv.shape[1] // head_dim - 2 * kv_heads,

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import torch
 
 from kernels import sampling
+from kernels.sampling_reference import HAS_INFINITY, HAS_NAN, NOTHING_LEFT, Sampled, sample_reference
 from runtime.request import Request, Token
 
 PROBLEMS = {
-    sampling.HAS_NAN: "the logits hold NaN",
-    sampling.NOTHING_LEFT: "every token is ruled out (all logits are -inf)",
-    sampling.HAS_INFINITY: "the logits hold +inf",
+    HAS_NAN: "the logits hold NaN",
+    NOTHING_LEFT: "every token is ruled out (all logits are -inf)",
+    HAS_INFINITY: "the logits hold +inf",
 }
 
 
@@ -45,12 +46,16 @@ class LaneParameters:
         )
 
 
-def sample_tokens(logits: torch.Tensor, requests: Sequence[Request]) -> list[Token | str]:
-    """The next token of each request, or what is wrong with its logits `[batch, vocab]`."""
-    lanes = LaneParameters.of(requests, logits.device)
+def draw(logits: torch.Tensor, lanes: LaneParameters) -> Sampled:
+    """One token a lane of logits `[batch, vocab]`; no host synchronisation, so that a graph can hold it."""
+    sample = sampling.sample if logits.is_cuda else sample_reference
     filters = {"top_k": lanes.top_k, "top_p": lanes.top_p, "min_p": lanes.min_p}
-    draw = sampling.sample if logits.is_cuda else sampling.sample_reference
-    ids, status = draw(logits, lanes.temperature, lanes.seeds, lanes.positions, **filters)
+    return sample(logits, lanes.temperature, lanes.seeds, lanes.positions, **filters)
+
+
+def read_tokens(drawn: Sampled, logits: torch.Tensor, requests: Sequence[Request]) -> list[Token | str]:
+    """The drawn token of each request with the log probabilities it asked for, or what is wrong with its logits."""
+    ids, status = drawn
     tokens: list[Token | str] = [
         PROBLEMS[code] if code else Token(chosen)
         for chosen, code in zip(ids.tolist(), status.tolist(), strict=True)

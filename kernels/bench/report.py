@@ -61,6 +61,8 @@ def line(row: Row, figures: Figures) -> str:
     parts = [f"{row.operation:28} {row.shape:34} {figures.us:9.2f} us"]
     if figures.hot_us is not None:
         parts.append(f"(hot {figures.hot_us:.2f})")
+    if figures.outside_us is not None:
+        parts.append(f"(outside a graph {figures.outside_us:.2f})")
     parts.append(
         f"floor {figures.floor_us:.2f}  {row.bytes_moved / figures.us / 1e3:.0f} GB/s  {figures.of_copy:.1%} of copy"
     )

@@ -1,4 +1,7 @@
-"""Attention over the paged cache, in two parts: `plan` once a step, `run` once a layer. One backend a module."""
+"""Attention over the paged cache: `plan` binds a step's tensors, `refresh` once a step, `run` once a layer.
+
+A captured step is planned once, at its capture, and refreshed and run at every replay. One backend a module.
+"""
 
 from typing import Protocol
 
@@ -17,7 +20,11 @@ class AttentionBackend(Protocol):
     name: str
 
     def plan(self, inputs: StepInputs) -> AttentionParameters:
-        """Prepare what all layers of the step share."""
+        """Bind what all layers of a step share to the step's tensors."""
+        ...
+
+    def refresh(self, parameters: AttentionParameters) -> None:
+        """Derive, on the device, what the parameters keep of the step's lengths and pages; a graph holds this call."""
         ...
 
     def run(self, query: torch.Tensor, cache: torch.Tensor, parameters: AttentionParameters) -> torch.Tensor:

@@ -21,6 +21,9 @@ class ReferenceAttention:
     def plan(self, inputs: StepInputs) -> ReferenceParameters:
         return ReferenceParameters(inputs)
 
+    def refresh(self, parameters: ReferenceParameters) -> None:
+        """Nothing is derived."""
+
     def run(self, query: torch.Tensor, cache: torch.Tensor, parameters: ReferenceParameters) -> torch.Tensor:
         inputs = parameters.inputs
         out, _ = paged_prefill_attention_reference(

@@ -84,13 +84,22 @@ def test_a_line_holds_time_floor_share_ratio_and_verdict() -> None:
     figures = Figures(
         us=2.0,
         hot_us=1.5,
+        outside_us=9.0,
         floor_us=1.0,
         of_copy=0.5,
         tflops=0.0,
         peers={"eager": 5.0, "flashinfer": "not installed"},
     )
     line = report.line(_row(), figures)
-    for part in ("2.00 us", "(hot 1.50)", "floor 1.00", "2000 GB/s", "50.0% of copy", "eager 5.00 (2.50x)"):
+    for part in (
+        "2.00 us",
+        "(hot 1.50)",
+        "(outside a graph 9.00)",
+        "floor 1.00",
+        "2000 GB/s",
+        "50.0% of copy",
+        "eager 5.00 (2.50x)",
+    ):
         assert part in line
     assert "flashinfer: not installed" in line
     assert line.endswith("target >= 90 %: missed")
@@ -99,7 +108,7 @@ def test_a_line_holds_time_floor_share_ratio_and_verdict() -> None:
 
 
 def test_the_record_keeps_the_verdict() -> None:
-    figures = Figures(us=2.0, hot_us=None, floor_us=1.9, of_copy=0.95, tflops=0.0, peers={})
+    figures = Figures(us=2.0, hot_us=None, outside_us=None, floor_us=1.9, of_copy=0.95, tflops=0.0, peers={})
     assert report.record(_row(), figures)["verdict"] == "met"
     assert report.record(_row(target="", met=None), figures)["verdict"] == ""
 

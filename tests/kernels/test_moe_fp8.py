@@ -11,6 +11,8 @@ from kernels import contract, cuda, moe_fp8, moe_routing
 
 ON_GPU = torch.cuda.is_available()
 E4M3 = torch.float8_e4m3fn
+# The interpreter adds up in float32, so that hardly any h is rounded elsewhere than in float64.
+BOUND = moe_fp8.RELATIVE_ERROR if ON_GPU else 2.0**-7
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Shape:
 
 SMALL = [Shape(1), Shape(5), Shape(9, experts=12, top_k=3), Shape(40, hidden=128, experts=3)]
 QWEN3 = Shape(64, 2048, 768, 128, 8)
-REAL = [replace(QWEN3, tokens=tokens) for tokens in (1, 3, 8, 9, 64, 100, 512)]
+REAL = [replace(QWEN3, tokens=tokens) for tokens in (1, 3, 4, 9, 64, 100, 512)]
+REAL += [Shape(2, 1024, 384, 12, 3), Shape(4, 768, 128, 256, 8), Shape(1, 4096, 1536, 16, 8)]
 SHAPES = SMALL + (REAL if ON_GPU else [])
 
 
@@ -73,8 +76,8 @@ def relative_error(actual: torch.Tensor, wanted: torch.Tensor) -> float:
 
 @pytest.fixture(params=["tiles", "few"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The Triton kernels, or those of csrc/ up to the 8 tokens that they can take."""
-    monkeypatch.setattr(moe_fp8, "FEW_TOKENS", 8 if request.param == "few" else 0)
+    """The Triton kernels, or those of csrc/ up to the 4 tokens that they can take."""
+    monkeypatch.setattr(moe_fp8, "FEW_TOKENS", 4 if request.param == "few" else 0)
     if request.param == "tiles":
         return "tiles"
     if not (ON_GPU and cuda.available()):
@@ -88,7 +91,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 def test_fp8_equals_the_float64_reference(shape: Shape, normalize: bool, generator: torch.Generator) -> None:
     case = make(shape, generator)
     error = relative_error(case.run(normalize=normalize), case.reference(normalize=normalize))
-    assert error < moe_fp8.RELATIVE_ERROR
+    assert error < BOUND
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -116,10 +119,11 @@ def test_the_reference_is_the_plain_definition(generator: torch.Generator) -> No
 @pytest.mark.parametrize("tokens", [1, 2, 4])
 def test_few_equals_tiles(tokens: int, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     case = make(replace(QWEN3, tokens=tokens), generator)
+    monkeypatch.setattr(moe_fp8, "FEW_TOKENS", 4)
     few = case.run()
     monkeypatch.setattr(moe_fp8, "FEW_TOKENS", 0)
     # Two float32 summation orders, then the same roundings: half of what either may be away from float64.
-    assert relative_error(few, case.run()) < moe_fp8.RELATIVE_ERROR
+    assert relative_error(few, case.run()) < BOUND
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -165,7 +169,7 @@ def test_padding_is_routed_nowhere(device: torch.device, generator: torch.Genera
     torch.testing.assert_close(weights, wanted, rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize("block", [16, 64])
+@pytest.mark.parametrize("block", moe_routing.BLOCKS)
 @pytest.mark.parametrize(
     ("tokens", "experts", "top_k"), [(1, 4, 1), (5, 4, 2), (300, 5, 2)] + [(4096, 128, 8)] * ON_GPU
 )
@@ -197,18 +201,18 @@ def test_maximum_blocks_is_what_the_worst_counts_need() -> None:
         assert worst == moe_routing.maximum_blocks(pairs, experts, block)
 
 
-@pytest.mark.parametrize("valid", [0, 1, 6])
+@pytest.mark.parametrize("valid", [0, 1, 3])
 @pytest.mark.parametrize("dtype", [E4M3, torch.bfloat16])
 @pytest.mark.usefixtures("path")
 def test_poisoned_padding_has_no_effect(
     valid: int, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> None:
-    case = make(replace(QWEN3 if ON_GPU else Shape(0), tokens=8), generator, dtype)
+    case = make(replace(QWEN3 if ON_GPU else Shape(0), tokens=4), generator, dtype)
     count = torch.tensor([valid], dtype=torch.int32, device=device)
     plain = case.run(valid=count)
     assert (plain[valid:] == 0).all()
     if valid:
-        assert relative_error(plain[:valid], case.reference(valid=valid)[:valid]) < moe_fp8.RELATIVE_ERROR
+        assert relative_error(plain[:valid], case.reference(valid=valid)[:valid]) < BOUND
     for poison in (torch.nan, torch.inf, 3e38):
         case.x[valid:] = poison
         case.logits[valid:] = poison
@@ -216,25 +220,25 @@ def test_poisoned_padding_has_no_effect(
 
 
 def test_a_token_does_not_depend_on_the_others(path: str, generator: torch.Generator) -> None:
-    tokens = 8 if path == "few" else 20
+    tokens = 4 if path == "few" else 20
     case = make(replace(QWEN3 if ON_GPU else Shape(0), tokens=tokens), generator)
     before = case.run()
     case.x[1:] = case.x[1:].flip(0)
-    case.x[7] = torch.nan
+    case.x[3] = torch.nan
     case.logits[1:] = case.logits[1:].roll(3, 0) * 2
     after = case.run()
     assert torch.equal(after[0], before[0])
-    assert after[7].isnan().all()
-    assert after[torch.arange(tokens, device=after.device) != 7].isfinite().all()
+    assert after[3].isnan().all()
+    assert after[torch.arange(tokens, device=after.device) != 3].isfinite().all()
 
 
 @pytest.mark.parametrize("hot", [0, -1])
 def test_all_tokens_to_the_same_experts(hot: int, path: str, generator: torch.Generator) -> None:
-    shape = replace(QWEN3 if ON_GPU else Shape(0), tokens=7 if path == "few" else 37)
+    shape = replace(QWEN3 if ON_GPU else Shape(0), tokens=4 if path == "few" else 37)
     case = make(shape, generator)
     first = 0 if hot == 0 else shape.experts - shape.top_k
     case.logits[:, first : first + shape.top_k] += 20
-    assert relative_error(case.run(), case.reference()) < moe_fp8.RELATIVE_ERROR
+    assert relative_error(case.run(), case.reference()) < BOUND
 
 
 def test_no_tokens_returns_at_once(generator: torch.Generator) -> None:
@@ -249,9 +253,9 @@ def test_rows_of_x_may_be_apart(generator: torch.Generator) -> None:
 
 
 @pytest.mark.skipif(not ON_GPU, reason="graphs need a GPU")
-@pytest.mark.parametrize("tokens", [1, 8, 64, 256])
+@pytest.mark.parametrize("tokens", [1, 4, 64, 256])
 def test_a_replay_equals_eager_for_any_routing(tokens: int, path: str, generator: torch.Generator) -> None:
-    if path == "few" and tokens > 8:
+    if path == "few" and tokens > 4:
         pytest.skip("more tokens than the CUDA C++ kernels take")
     case = make(replace(QWEN3, tokens=tokens), generator)
     valid = torch.tensor([tokens], dtype=torch.int32, device=case.x.device)
@@ -290,7 +294,7 @@ def test_weights_past_2_31_elements(device: torch.device, generator: torch.Gener
     logits = torch.randn(3, experts, generator=generator, device=device)
     logits[:, -top_k:] += 50
     case = Case(Shape(3, hidden, inter, experts, top_k), x, logits, tuple(weights))
-    assert relative_error(case.run(), case.reference()) < moe_fp8.RELATIVE_ERROR
+    assert relative_error(case.run(), case.reference()) < BOUND
 
 
 @pytest.mark.parametrize(

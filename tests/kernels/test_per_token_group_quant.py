@@ -230,7 +230,8 @@ def test_masked_rows_are_neither_read_nor_written(layout, silu, backend, device,
     assert (bits(scales)[~live] == POISON).all()
     if layout != "ue8m0":
         assert torch.equal(bits(q)[live], bits(expected[0]).view(experts, rows, columns)[live])
-        assert torch.equal(scales[live], expected[1].view(experts, rows, -1)[live])
+        wanted = expected[1].view(experts, rows, -1)[live]
+        assert torch.equal(bits(scales[live]), bits(wanted)), "NaN where a product overflowed"
     elif not silu:
         wanted = per_token_group_quant_8bit_reference(x, scale_layout=layout)
         assert torch.equal(bits(q)[live], bits(wanted[0])[live])

@@ -1,0 +1,207 @@
+// RMS norms with residual addition and quantization; contract in kernels/rms_norm.py.
+//
+// A row lies in the registers of its threads from the load to the store, so memory is read once. A row of more than a
+// warp has a block of its own; shorter rows share a block, a warp each.
+
+#include "quantize.cuh"
+
+namespace {
+
+using quantize::BFloat16;
+using quantize::E4M3;
+using quantize::Float16;
+using quantize::Int8;
+
+constexpr int kGroupSize = 128;
+
+struct None {};  // in the place of a quantized type
+
+struct Problem {
+  const uint4* x;
+  const uint4* residual;  // null: none is added
+  const uint4* weight;
+  void* out;  // uint4 of elements, or uint2 of quantized ones
+  uint4* residual_out;
+  void* scales;  // float, or bytes of UE8M0 words
+  int64_t rows;
+  int64_t x_stride, residual_stride, out_stride, residual_out_stride;  // in vectors of 8 elements
+  int64_t scale_row_stride, scale_column_stride;                       // in elements of the scales
+  float eps, scale_eps, inverse_width;
+  uint32_t vectors;  // of a row
+  int ue8m0;
+};
+
+struct Words {
+  uint32_t word[4];
+};
+
+__device__ __forceinline__ Words load(const uint4* pointer) {
+  Words result;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(result.word[0]), "=r"(result.word[1]), "=r"(result.word[2]), "=r"(result.word[3])
+               : "l"(pointer));
+  return result;
+}
+
+__device__ __forceinline__ void store(uint4* pointer, const Words& words) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(pointer), "r"(words.word[0]), "r"(words.word[1]),
+               "r"(words.word[2]), "r"(words.word[3])
+               : "memory");
+}
+
+// The sum over the row's threads; every one of them gets it.
+__device__ __forceinline__ float row_sum(float value) {
+#pragma unroll
+  for (int step = 16; step; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+  if (blockDim.x == 32) return value;
+  __shared__ float partial[32];
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = threadIdx.x % 32 < blockDim.x / 32 ? partial[threadIdx.x % 32] : 0.0f;
+#pragma unroll
+  for (int step = 16; step; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+  return value;
+}
+
+// Quantizes and stores UNIT neighbouring vectors of a row, the first of them `vector`.
+template <class T, class Q, int UNIT>
+__device__ __forceinline__ void store_quantized(const Problem& p, uint2* out, char* scales, uint32_t vector,
+                                                const Words* values) {
+  constexpr int kVectors = kGroupSize / 8;
+  uint32_t words[4 * UNIT], q[2 * UNIT];
+#pragma unroll
+  for (int i = 0; i < 4 * UNIT; ++i) words[i] = values[i / 4].word[i % 4];
+  const quantize::Scale scale = quantize::group_scale<T, Q, kVectors / UNIT>(words, p.scale_eps, p.ue8m0);
+  quantize::quantize<T, Q>(words, scale, q);
+  if (vector >= p.vectors) return;
+  if constexpr (UNIT == 2) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(out + vector), "r"(q[0]), "r"(q[1]), "r"(q[2]),
+                 "r"(q[3])
+                 : "memory");
+  } else {
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(out + vector), "r"(q[0]), "r"(q[1]) : "memory");
+  }
+  if (vector % kVectors) return;
+  quantize::store_scale(scales, p.scale_column_stride, vector / kVectors, p.vectors / kVectors, scale, p.ue8m0);
+}
+
+// A thread holds COUNT vectors; two by two they are neighbours where that was measured to be faster.
+template <class T, class Q, bool ADD, int COUNT>
+__global__ void __launch_bounds__(COUNT == 1 ? 1024 : 2048 / COUNT) norms(const Problem p) {
+  constexpr int kUnit = !std::is_same<Q, None>::value && !ADD && COUNT == 4 ? 2 : 1;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (row >= p.rows) return;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+  const uint4* x = p.x + row * p.x_stride;
+  Words value[COUNT], other[ADD ? COUNT : 1];
+  uint32_t vector[COUNT / kUnit];  // the first of each unit
+#pragma unroll
+  for (int i = 0; i < COUNT / kUnit; ++i) vector[i] = (threadIdx.x + i * blockDim.x) * kUnit;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    value[i] = {};
+    if (vector[i / kUnit] < p.vectors) value[i] = load(x + vector[i / kUnit] + i % kUnit);
+  }
+  if constexpr (ADD) {
+    const uint4* residual = p.residual + row * p.residual_stride;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      other[i] = {};
+      if (vector[i / kUnit] < p.vectors) other[i] = load(residual + vector[i / kUnit] + i % kUnit);
+    }
+  }
+  uint4 weight[COUNT];
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i)
+    if (vector[i / kUnit] < p.vectors) weight[i] = __ldg(p.weight + vector[i / kUnit] + i % kUnit);
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if constexpr (ADD) value[i].word[j] = T::add(value[i].word[j], other[i].word[j]);
+      const float2 pair = T::unpack(value[i].word[j]);
+      sum += pair.x * pair.x;
+      sum += pair.y * pair.y;
+    }
+    if constexpr (ADD)
+      if (vector[i] < p.vectors) store(p.residual_out + row * p.residual_out_stride + vector[i], value[i]);
+  }
+  const float inverse = rsqrtf(row_sum(sum) * p.inverse_width + p.eps);
+  char* scales = static_cast<char*>(p.scales) + row * p.scale_row_stride * 4;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    const uint32_t factor[4] = {weight[i].x, weight[i].y, weight[i].z, weight[i].w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 pair = T::unpack(value[i].word[j]);
+      value[i].word[j] = T::multiply(T::pack(pair.x * inverse, pair.y * inverse), factor[j]);
+    }
+    if constexpr (std::is_same<Q, None>::value) {
+      if (vector[i] < p.vectors) store(static_cast<uint4*>(p.out) + row * p.out_stride + vector[i], value[i]);
+    } else if (i % kUnit == kUnit - 1) {
+      store_quantized<T, Q, kUnit>(p, static_cast<uint2*>(p.out) + row * p.out_stride, scales,
+                                   vector[i / kUnit], value + i - i % kUnit);
+    }
+  }
+}
+
+template <class T, class Q, bool ADD, int COUNT>
+cudaError_t launch(const Problem& p, bool overlap, cudaStream_t stream) {
+  const int threads = ((p.vectors + COUNT - 1) / COUNT + 31) / 32 * 32;
+  const int rows = threads == 32 ? 4 : 1;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3((p.rows + rows - 1) / rows);
+  config.blockDim = dim3(threads, rows);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlap ? 1 : 0;
+  return cudaLaunchKernelEx(&config, norms<T, Q, ADD, COUNT>, p);
+}
+
+template <class T, class Q, bool ADD>
+cudaError_t choose(const Problem& p, int count, bool overlap, cudaStream_t stream) {
+  switch (count) {
+    case 1: return launch<T, Q, ADD, 1>(p, overlap, stream);
+    case 2: return launch<T, Q, ADD, 2>(p, overlap, stream);
+    default: return launch<T, Q, ADD, 4>(p, overlap, stream);
+  }
+}
+
+template <class T, class Q>
+cudaError_t choose(const Problem& p, int count, bool overlap, cudaStream_t stream) {
+  return p.residual ? choose<T, Q, true>(p, count, overlap, stream)
+                    : choose<T, Q, false>(p, count, overlap, stream);
+}
+
+template <class T>
+cudaError_t choose(const Problem& p, int quantized, int count, bool overlap, cudaStream_t stream) {
+  switch (quantized) {
+    case 0: return choose<T, None>(p, count, overlap, stream);
+    case 2: return choose<T, Int8>(p, count, overlap, stream);
+    default: return choose<T, E4M3>(p, count, overlap, stream);
+  }
+}
+
+}  // namespace
+
+// quantized: 0 not, 1 e4m3, 2 int8. count: vectors a thread, 1, 2 or 4. overlap: may start before the kernel ahead of
+// it has ended (sm90 on).
+extern "C" int rms_norm(const void* x, const void* residual, const void* weight, void* out, void* residual_out,
+                        void* scales, int64_t rows, int64_t x_stride, int64_t residual_stride, int64_t out_stride,
+                        int64_t residual_out_stride, int64_t scale_row_stride, int64_t scale_column_stride, float eps,
+                        float scale_eps, int vectors, int ue8m0, int half, int quantized, int count, int overlap,
+                        cudaStream_t stream) {
+  const Problem p = {static_cast<const uint4*>(x), static_cast<const uint4*>(residual),
+                     static_cast<const uint4*>(weight), out, static_cast<uint4*>(residual_out), scales, rows, x_stride,
+                     residual_stride, out_stride, residual_out_stride, scale_row_stride, scale_column_stride, eps,
+                     scale_eps, 1.0f / (8 * vectors), static_cast<uint32_t>(vectors), ue8m0};
+  if (half) return choose<Float16>(p, quantized, count, overlap, stream);
+  return choose<BFloat16>(p, quantized, count, overlap, stream);
+}
