@@ -104,17 +104,20 @@ def build(
             "TRITON_INTERPRET: expected it unset for a build, got 1 (the interpreter compiles nothing)"
         )
     started = time.monotonic()
-    tasks = [(name, index, arch) for arch in archs for name in names for index in range(_case_count(name))]
+    cases = [(name, index) for name in names for index in range(_case_count(name))]
     variants: dict[tuple[str, str, str], Variant] = {}
-    # Fork: the workers inherit torch and Triton already imported, which costs more than most compilations.
-    with multiprocessing.get_context("fork").Pool(jobs or os.cpu_count()) as pool:
-        for done, made in enumerate(pool.imap_unordered(_build_case, tasks), 1):
-            for variant in made:
-                place = (variant.arch, variant.kernel, variant.key or variant.case)
-                # Two cases may reach one kernel at once; whichever compiled it is the one to report.
-                if place not in variants or variant.status == "compiled":
-                    variants[place] = variant
-            _show_progress(done, len(tasks), started)
+    for number, arch in enumerate(archs):
+        # Workers of their own for each architecture: Triton keeps some tables of the first one that a process meets.
+        # Forked, since they inherit torch and Triton imported, which costs more than most compilations.
+        with multiprocessing.get_context("fork").Pool(jobs or os.cpu_count()) as pool:
+            tasks = [(name, index, arch) for name, index in cases]
+            for done, made in enumerate(pool.imap_unordered(_build_case, tasks), number * len(cases) + 1):
+                for variant in made:
+                    place = (variant.arch, variant.kernel, variant.key or variant.case)
+                    # Two cases may reach one kernel at once; whichever compiled it is the one to report.
+                    if place not in variants or variant.status == "compiled":
+                        variants[place] = variant
+                _show_progress(done, len(cases) * len(archs), started)
     return Report(tuple(variants.values()), time.monotonic() - started)
 
 

@@ -8,10 +8,11 @@ import torch
 
 from runtime import sampler
 from runtime.batch import host_step, to_device
+from runtime.graph import DecodeGraphs
 from runtime.kv_cache import PagePool, allocate_cache
 from runtime.model import Model
 from runtime.request import FinishReason, Request, RequestError, SamplingParameters, Token, check_prompt
-from runtime.scheduler import Chunk, Scheduler
+from runtime.scheduler import Scheduler
 from runtime.tokenizer import TextStream, Tokenizer
 
 
@@ -26,6 +27,7 @@ class EngineOptions:
         max_step_tokens: most prompt tokens in a step; longer prompts are computed in chunks.
         cache_dtype: of keys and values; None takes the model's.
         reuse_prefixes: whether prompts may start from pages that earlier requests filled.
+        buckets: lanes of captured decode steps, captured when first needed; None computes every step eagerly.
     """
 
     pages: int
@@ -34,6 +36,7 @@ class EngineOptions:
     max_step_tokens: int = 2048
     cache_dtype: torch.dtype | None = None
     reuse_prefixes: bool = True
+    buckets: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Engine:
         )
         dtype = options.cache_dtype or model.config.dtype
         self._caches = allocate_cache(model.config, options.pages, options.page_size, dtype, model.device)
+        self.graphs = self._make_graphs(options)
         self._streams: dict[str, TextStream] = {}
         self._requests: dict[str, Request] = {}
 
@@ -108,18 +112,25 @@ class Engine:
         if plan is None:
             return []
         step = host_step(plan, self._options.page_size)
-        logits = self._model(to_device(step, self._model.device), self._caches)
+        replayed = self.graphs.run(step, [chunk.request for chunk in plan.chunks]) if self.graphs else None
+        logits = (
+            self._model(to_device(step, self._model.device), self._caches)
+            if replayed is None
+            else replayed[0]
+        )
         for chunk in plan.chunks:
             self.scheduler.computed(chunk)
-        sampling = [chunk for chunk in plan.chunks if chunk.samples]
-        if not sampling:
+        requests = [chunk.request for chunk in plan.chunks if chunk.samples]
+        if not requests:
             return []
-        if len(sampling) < step.batch:
+        if len(requests) < step.batch:
             logits = logits[torch.from_numpy(step.samples).to(logits.device)]
-        requests = [chunk.request for chunk in sampling]
-        drawn = sampler.draw(logits, sampler.LaneParameters.of(requests, logits.device))
+        if replayed is None:
+            drawn = sampler.draw(logits, sampler.LaneParameters.of(requests, logits.device))
+        else:
+            drawn = replayed[1]
         tokens = sampler.read_tokens(drawn, logits, requests)
-        return [self._deliver(chunk, token) for chunk, token in zip(sampling, tokens, strict=True)]
+        return [self._deliver(request, token) for request, token in zip(requests, tokens, strict=True)]
 
     def generate(self, prompts: Sequence[str | Sequence[int]], sampling: SamplingParameters) -> list[Request]:
         """Serve prompts to their end, in order; other requests of the engine go on beside them."""
@@ -138,8 +149,13 @@ class Engine:
             raise RequestError("prompt: this engine has no tokenizer; give token ids")
         return self._tokenizer.encode(text)
 
-    def _deliver(self, chunk: Chunk, token: Token | str) -> Output:
-        request = chunk.request
+    def _make_graphs(self, options: EngineOptions) -> DecodeGraphs | None:
+        if options.buckets is None:
+            return None
+        max_pages = self._pool.pages_for(self._model.config.max_length)
+        return DecodeGraphs(self._model, self._caches, options.buckets, options.max_batch, max_pages)
+
+    def _deliver(self, request: Request, token: Token | str) -> Output:
         if isinstance(token, str):
             request.error = token
             self._end(request, FinishReason.ERROR)

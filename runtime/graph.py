@@ -58,9 +58,10 @@ class CudaCapture:
         with torch.cuda.stream(stream):
             computation()
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
+        graph = torch.cuda.CUDAGraph(keep_graph=True)  # so that its nodes can be counted
         with torch.cuda.graph(graph, pool=self._pool, stream=stream):
             outputs = computation()
+        graph.instantiate()
         self._pool = graph.pool()
         return graph, outputs
 
@@ -144,6 +145,14 @@ class DecodeGraphs:
         for bucket in reversed(self.buckets):
             if bucket not in self._steps:
                 self._steps[bucket] = self._capture_bucket(bucket)
+
+    def captured(self, bucket: int) -> Captured:
+        """The graph of a captured bucket.
+
+        Raises:
+            KeyError: it was not captured yet.
+        """
+        return self._steps[bucket].graph
 
     def why_eager(self, step: HostStep) -> str | None:
         """Why a step cannot be replayed; None when it can."""

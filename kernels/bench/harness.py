@@ -92,6 +92,9 @@ def measure(row: Row, copy_bandwidth: float, *, with_peers: bool) -> Figures:
     hot_us = graph_us(row.run, sets[:1]) if row.hot else None
     outside_us = host_us(row.run, sets[0]) if row.outside else None
     peers: dict[str, float | str] = {}
+    if with_peers:
+        # torch.compile keeps to eager, without a word, after the eighth shape of one function.
+        torch._dynamo.reset()
     for name, peer in row.peers.items() if with_peers else ():
         peers[name] = peer if isinstance(peer, str) else _peer_us(peer, sets)
     floor_us = row.bytes_moved / copy_bandwidth * 1e6

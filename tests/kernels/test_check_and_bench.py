@@ -8,7 +8,7 @@ import torch
 
 from kernels import check, registry
 from kernels.__main__ import main
-from kernels.bench import report
+from kernels.bench import markdown, report
 from kernels.bench.harness import Figures, Row
 
 NAN = float("nan")
@@ -123,3 +123,28 @@ def test_the_harness_orders_a_short_and_a_long_copy() -> None:
     long = graph_us(lambda t: t.clone(), [large])
     assert 0 < short < long
     assert copy_bandwidth(1 << 30) > 1e11
+
+
+def test_the_page_gets_its_figures_and_keeps_its_words() -> None:
+    figures = Figures(
+        us=2.0,
+        hot_us=1.5,
+        outside_us=None,
+        floor_us=1.0,
+        of_copy=0.5,
+        tflops=0.0,
+        peers={"eager": 5.0, "other": "absent"},
+    )
+    page = f"before\n{markdown.BEGIN}\nold\n{markdown.END}\nafter\n"
+    text = markdown.tables({"about": {"device": "H200"}, "rows": [report.record(_row(), figures)]})
+    made = markdown.replace_between_marks(page, text)
+    assert made.startswith("before\n")
+    assert made.endswith("after\n")
+    assert "old" not in made
+    assert "Measured device H200." in made
+    assert (
+        "| [64, 7168] bf16 | **2.00** (hot 1.50) | 1.00 | 50.0% | eager 5.00 (2.50×); other: absent |" in made
+    )
+    assert ">= 90 %: **missed** |" in made
+    with pytest.raises(ValueError, match="expected the marks"):
+        markdown.replace_between_marks("no marks", text)

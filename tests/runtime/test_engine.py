@@ -60,8 +60,19 @@ def alone(engine: Callable[..., Engine]) -> Callable[[SamplingParameters], list[
         {"pages": 14},
         {"reuse_prefixes": False},
         {"page_size": 16, "pages": 20},
+        {"buckets": (1, 2, 4)},
+        {"buckets": (3,), "pages": 14, "max_step_tokens": 5},
     ],
-    ids=["together", "chunked", "two at a time", "preempted", "no reuse", "long pages"],
+    ids=[
+        "together",
+        "chunked",
+        "two at a time",
+        "preempted",
+        "no reuse",
+        "long pages",
+        "replayed",
+        "replayed, preempted",
+    ],
 )
 def test_tokens_do_not_depend_on_company_chunks_pages_or_preemption(
     engine: Callable[..., Engine],
@@ -73,8 +84,11 @@ def test_tokens_do_not_depend_on_company_chunks_pages_or_preemption(
     requests = together.generate(PROMPTS, sampling)
     assert [ids(request) for request in requests] == alone(sampling)
     assert {request.finish_reason for request in requests} == {FinishReason.LENGTH}
-    if options == {"pages": 14}:
+    if "pages" in options and options["pages"] == 14:
         assert together.scheduler.preemptions > 0
+    if together.graphs is not None:
+        assert together.graphs.replays > 0
+        assert set(together.graphs.eager) == {"prefill"}
 
 
 def test_a_reused_prefix_gives_the_same_tokens(engine: Callable[..., Engine]) -> None:
