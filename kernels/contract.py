@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import torch
 
+from kernels import target
+
 INTERPRETING = os.environ.get("TRITON_INTERPRET") == "1"
 """Triton runs kernels on the CPU; read once, as Triton itself does when a kernel is defined."""
 
@@ -33,8 +35,7 @@ def require(
     Raises:
         ValueError: naming the argument, the expected and the actual property.
     """
-    if not isinstance(tensor, torch.Tensor):
-        raise ValueError(f"{name}: expected a tensor, got {type(tensor).__name__}")
+    require_tensor(name, tensor)
     if dtype is not None:
         accepted = (dtype,) if isinstance(dtype, torch.dtype) else tuple(dtype)
         if tensor.dtype not in accepted:
@@ -55,6 +56,50 @@ def require(
         raise ValueError(
             f"{name}: expected a pointer aligned to {aligned} bytes, got one {tensor.data_ptr() % aligned} bytes past"
         )
+
+
+def require_tensor(name: str, value: object) -> None:
+    """Check that an argument is a tensor, before anything is asked of it."""
+    if not isinstance(value, torch.Tensor):
+        raise ValueError(f"{name}: expected a tensor, got {type(value).__name__}")
+
+
+def require_aligned_rows(name: str, tensor: torch.Tensor) -> None:
+    """Check that all rows (the first dimension's) of an aligned tensor start on VECTOR_BYTES."""
+    if tensor.shape[0] > 1 and tensor.stride(0) * tensor.element_size() % VECTOR_BYTES:
+        raise ValueError(
+            f"{name}: expected rows that start on {VECTOR_BYTES} bytes,"
+            f" got a stride of {tensor.stride(0)} elements"
+        )
+
+
+def require_cache(
+    name: str,
+    cache: torch.Tensor,
+    *,
+    dtype: torch.dtype,
+    head_dim: int | None,
+    device: torch.device,
+    contiguous: bool = True,
+) -> None:
+    """Check a paged cache, [pages, 2, kv_heads, page_size, head_dim] of `dtype` or, where the target has it, e4m3."""
+    require(
+        name,
+        cache,
+        dtype=(dtype, torch.float8_e4m3fn),
+        shape=(None, 2, None, None, head_dim),
+        device=device,
+        contiguous=contiguous,
+        aligned=VECTOR_BYTES,
+    )
+    current = target.current()
+    if cache.dtype == torch.float8_e4m3fn and "fp8" not in current.features:
+        raise ValueError(
+            f"{name}: expected dtype {_plain(dtype)} on {current.arch}, got float8_e4m3fn: {target.REASONS['fp8']}"
+        )
+    page_size = cache.shape[3]
+    if page_size < 1 or page_size & (page_size - 1):
+        raise ValueError(f"{name}: expected a page_size that is a power of two, got {page_size}")
 
 
 def require_value(name: str, value: object, accepted: Sequence[object]) -> None:

@@ -97,7 +97,11 @@ class CopyPlan:
         self, number: int, *, destination: torch.Tensor | None = None, source: torch.Tensor | None = None
     ) -> None:
         """Point a region at other tensors of the same dtype and shape, from the next launch on."""
+        if not 0 <= number < len(self.regions):
+            raise ValueError(f"number: expected a region in [0, {len(self.regions)}), got {number}")
         old = self.regions[number]
+        if source is not None and old.source is None:
+            raise ValueError(f"source: expected none for region {number}, a fill, got a tensor")
         new = replace(
             old,
             destination=old.destination if destination is None else destination,
@@ -184,7 +188,7 @@ class _Extent:
         size = tensor.element_size()
         low = tensor.data_ptr()
         if tensor.device.type == "meta" or not tensor.numel():
-            return cls(name, low, low, 0, 0)
+            return cls(name, 0, 0, 0, 0)  # apart from everything, wherever its pointer is
         high = (
             low + size + size * sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
         )
@@ -214,6 +218,7 @@ def _describe(
     name: str, region: Region, device: torch.device | None
 ) -> tuple[list[int], tuple[_Extent, ...]]:
     destination, source = region.destination, region.source
+    contract.require_tensor(f"{name}'s destination", destination)
     contract.require(f"{name}'s destination", destination, device=device or destination.device,
                      aligned=destination.element_size())  # fmt: skip
     device, size = destination.device, destination.element_size()
@@ -226,7 +231,8 @@ def _describe(
     words[DESTINATION], words[SOURCE] = destination.data_ptr(), 0 if source is None else source.data_ptr()
     _describe_rows(name, words, destination, destination if source is None else source)
     total = destination.numel() * size
-    if source is not None and region.padding is None:
+    copies_all = source is not None and not region.counted
+    if copies_all:
         words[LIVE_BASE] = total
     if region.counted:
         if not destination.dim():
@@ -241,7 +247,7 @@ def _describe(
         contract.require_range(f"{name}'s count", region.count, -region.extra, rows - region.extra + 1)
         words[COUNT] = region.count.data_ptr()
         reads.append(_Extent.of(f"{name}'s count", region.count))
-    if region.padding is not None:
+    if not copies_all:
         words[FILL], words[VALUE] = _describe_padding(name, region)
         if isinstance(region.padding, torch.Tensor):
             reads.append(_Extent.of(f"{name}'s padding", region.padding))
@@ -250,6 +256,9 @@ def _describe(
 
 def _describe_rows(name: str, words: list[int], destination: torch.Tensor, source: torch.Tensor) -> None:
     size = destination.element_size()
+    if not destination.numel():
+        words[ROWS] = 1
+        return
     dimensions = _merge(destination.shape, destination.stride(), source.stride())
     if not dimensions or dimensions[-1][1:] != (1, 1):
         dimensions.append((1, 1, 1))
@@ -259,7 +268,7 @@ def _describe_rows(name: str, words: list[int], destination: torch.Tensor, sourc
             f"{list(destination.shape)} with strides {list(destination.stride())} and {list(source.stride())}"
         )
     rows, to, come = dimensions[0] if len(dimensions) == 2 else (1, 0, 0)
-    columns = dimensions[-1][0] if destination.numel() else 0
+    columns = dimensions[-1][0]
     if rows > 1 and to < columns:
         raise ValueError(
             f"{name}'s destination: expected rows that do not overlap, got strides {list(destination.stride())}"

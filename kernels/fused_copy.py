@@ -19,7 +19,8 @@ adding a region did: where staging buffers take turns, keep a plan for each.
 
 With nvcc the kernel is csrc/fused_copy.cu; a graph captures it with the counts of that moment. Without it a Triton kernel
 reads descriptors from a device table: slower, in words of 8 bytes at most, and counts other than the last launch's are
-uploaded, so not inside a capture (RuntimeError); counts read on the device work in both.
+uploaded, so not inside a capture (RuntimeError); counts read on the device work in both. Its launches of one plan share
+that table, so they belong on one stream, or in an order that the caller makes.
 """
 
 from collections.abc import Iterator
@@ -35,7 +36,11 @@ import triton.language as tl
 from triton.runtime import driver
 
 from kernels import contract, cuda, launch, target
+from kernels.contract import VECTOR_BYTES
 from kernels.copy_plan import (
+    AT_ADDRESS,
+    CONSTANT,
+    LAST_COPIED,
     REPEAT_LAST,
     ROW_BYTES,
     ROWS,
@@ -49,7 +54,7 @@ from kernels.copy_plan import (
 SMALL_CAPACITY = 32
 LARGE_CAPACITY = 288  # a kernel may have 32,764 bytes of parameters
 UNROLL = 8
-VECTOR_BYTES, LINE_BYTES = 16, 128
+LINE_BYTES = 128
 THREADS, THREADS_WHEN_LARGE = 128, 512
 LARGE_BYTES = 8 << 20
 TRITON_UNITS = 2048
@@ -72,7 +77,8 @@ def fused_copy(plan: CopyPlan, count: Counts | None = None, *, backend: Backend 
         backend: by default "cuda" where there is an nvcc, else "triton".
 
     Raises:
-        ValueError: the count is missing or would cut rows off, or the plan lies on another device than the current.
+        ValueError: the count is missing or would cut rows off, the plan lies on another device than the current, or
+            the backend is unknown.
         RuntimeError: new counts would have to be uploaded inside a capture (Triton).
     """
     counts = plan.require_counts(count)
@@ -87,6 +93,7 @@ def fused_copy(plan: CopyPlan, count: Counts | None = None, *, backend: Backend 
     if backend == "triton" or (backend is None and not _has_nvcc()):
         _launch_triton(plan, counts)
         return
+    contract.require_value("backend", backend, (None, "cuda", "triton"))
     if not on_gpu and device.type != "meta":
         raise ValueError(f"plan: expected a CUDA device, got {device} (on a CPU use the reference function)")
     parts = plan.prepared.get("cuda")
@@ -229,19 +236,26 @@ def _upload(table: npt.NDArray[np.int64], device: torch.device | None) -> torch.
     return host.pin_memory().to(device, non_blocking=True)
 
 
+# The names of kernels/copy_plan.py, as a kernel may read them.
+(_DESTINATION, _SOURCE, _DESTINATION_STRIDE, _SOURCE_STRIDE, _ROW_BYTES, _ROWS, _LIVE_BASE, _LIVE_STEP, _COUNT, _VALUE,
+ _FILL, _UNIT) = map(tl.constexpr, range(WORDS))  # fmt: skip
+_WORDS = tl.constexpr(WORDS)
+_CONSTANT, _AT_ADDRESS, _LAST_COPIED = map(tl.constexpr, (CONSTANT, AT_ADDRESS, LAST_COPIED))
+
+
 @triton.jit
 def _pattern(fill, value, source, source_stride, row_bytes, live):
     """Eight bytes of padding; 0 where the last copied element is asked for and there is none."""
-    element = fill & 15
+    element = fill & 15  # the kinds are multiples of 16
     kind = fill - element
     address = value
-    if kind == 32:
+    if kind == _LAST_COPIED:
         last = live - element
         address = source + (last // row_bytes) * source_stride + last % row_bytes
     pattern = value
-    if kind > 0:
+    if kind != _CONSTANT:
         pattern = tl.full((), 0, tl.int64)
-        if (kind == 16) | (live > 0):
+        if (kind == _AT_ADDRESS) | (live > 0):
             for byte in range(8):
                 at = (address + byte % element).to(tl.pointer_type(tl.uint8))
                 pattern |= tl.load(at).to(tl.int64) << (8 * byte)
@@ -250,17 +264,17 @@ def _pattern(fill, value, source, source_stride, row_bytes, live):
 
 @triton.jit
 def _move(words, block, live, pattern, WORD: tl.constexpr, BYTES: tl.constexpr, UNITS: tl.constexpr):
-    destination = tl.load(words)
-    source = tl.load(words + 1)
-    row_bytes = tl.load(words + 4)
+    destination = tl.load(words + _DESTINATION)
+    source = tl.load(words + _SOURCE)
+    row_bytes = tl.load(words + _ROW_BYTES)
     per_row = row_bytes // BYTES
     unit = block * UNITS + tl.arange(0, UNITS)
     row = unit // per_row
     column = (unit - row * per_row) * BYTES
-    inside = row < tl.load(words + 5)
+    inside = row < tl.load(words + _ROWS)
     copied = inside & (row * row_bytes + column < live)
-    from_address = source + row * tl.load(words + 3) + column
-    to_address = destination + row * tl.load(words + 2) + column
+    from_address = source + row * tl.load(words + _SOURCE_STRIDE) + column
+    to_address = destination + row * tl.load(words + _DESTINATION_STRIDE) + column
     held = tl.load(from_address.to(tl.pointer_type(WORD)), mask=copied, other=0)
     held = tl.where(copied, held, pattern.to(WORD))
     tl.store(to_address.to(tl.pointer_type(WORD)), held, mask=inside)
@@ -271,18 +285,23 @@ def _fused_copy_kernel(table, counts, owner, first, UNITS: tl.constexpr):
     program = tl.program_id(0).to(tl.int64)
     region = tl.load(owner + program)
     block = program - tl.load(first + region)
-    words = table + region * 12
-    row_bytes = tl.load(words + 4)
+    words = table + region * _WORDS
+    row_bytes = tl.load(words + _ROW_BYTES)
     count = tl.load(counts + region)
-    count_address = tl.load(words + 8)
+    count_address = tl.load(words + _COUNT)
     if count_address != 0:
         count = tl.load(count_address.to(tl.pointer_type(tl.int32))).to(tl.int64)
-    live = tl.load(words + 6) + count * tl.load(words + 7)
-    live = tl.minimum(tl.maximum(live, 0), row_bytes * tl.load(words + 5))
+    live = tl.load(words + _LIVE_BASE) + count * tl.load(words + _LIVE_STEP)
+    live = tl.minimum(tl.maximum(live, 0), row_bytes * tl.load(words + _ROWS))
     pattern = _pattern(
-        tl.load(words + 10), tl.load(words + 9), tl.load(words + 1), tl.load(words + 3), row_bytes, live
+        tl.load(words + _FILL),
+        tl.load(words + _VALUE),
+        tl.load(words + _SOURCE),
+        tl.load(words + _SOURCE_STRIDE),
+        row_bytes,
+        live,
     )
-    unit = tl.load(words + 11)
+    unit = tl.load(words + _UNIT)
     if row_bytes > 0:
         if unit == 8:
             _move(words, block, live, pattern, tl.int64, 8, UNITS)

@@ -7,15 +7,18 @@ compiler with exactly the specialisation that a run would ask for, and a run fin
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import torch
+from triton.runtime import JITFunction
 
 from kernels import target
 
 Recorder = Callable[[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]], None]
 
 _recorder: Recorder | None = None
+_keyed: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,30 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     """
     if options.get("launch_pdl") and "pdl" not in target.current().features:
         del options["launch_pdl"]
+    if id(kernel) not in _keyed:
+        _give_keys(kernel)
     if _recorder is not None:
         _recorder(kernel, grid, args, options)
         return
     kernel[grid](*args, **options)
+
+
+def _give_keys(function: Any) -> None:
+    """Let Triton compute the cache keys of the functions that `function` calls, then its own.
+
+    Left to itself Triton 3.6 puts the constants of a called function into the caller's key only if that function has
+    its key already: so the key, and whether a run finds what a build made, would depend on what was launched before.
+    """
+    _keyed.add(id(function))
+    if not isinstance(function, JITFunction):  # the interpreter's
+        return
+    names = function.fn.__code__.co_names  # of globals, and of attributes of modules among them
+    spaces = [function.fn.__globals__]
+    spaces += [vars(value) for name in names if isinstance(value := spaces[0].get(name), ModuleType)]
+    for called in (space[name] for space in spaces for name in names if name in space):
+        if isinstance(called, JITFunction) and id(called) not in _keyed:
+            _give_keys(called)
+    function.cache_key  # noqa: B018 - computed at its first use
 
 
 def is_building() -> bool:

@@ -120,15 +120,18 @@ def _weight(weight: torch.Tensor, scale: torch.Tensor | None, expert: int) -> to
     return weight[expert].double() * blocks
 
 
-def build_cases() -> Iterator[BuildCase]:
-    """Qwen3-30B-A3B: few tokens, then every tile that a token count reaches."""
-    hidden, inter, experts = 2048, 768, 128
+_CHECKED = {"hidden": 512, "inter": 128, "experts": 16, "top_k": 8}
 
-    def call(tokens: int, dtype: torch.dtype) -> None:
+
+def build_cases() -> Iterator[BuildCase]:
+    """Qwen3-30B-A3B: few tokens, then every tile that a token count reaches; and what `check` runs."""
+    qwen3 = {"hidden": 2048, "inter": 768, "experts": 128, "top_k": 8}
+
+    def call(tokens: int, dtype: torch.dtype, hidden: int, inter: int, experts: int, top_k: int) -> None:
         x = meta(tokens, hidden, dtype=torch.bfloat16)
         logits = meta(tokens, experts, dtype=torch.bfloat16)
         w13, w2 = meta(experts, 2 * inter, hidden, dtype=dtype), meta(experts, hidden, inter, dtype=dtype)
-        options = {"top_k": 8, "valid": meta(1, dtype=torch.int32)}
+        options = {"top_k": top_k, "valid": meta(1, dtype=torch.int32)}
         if dtype is torch.bfloat16:
             moe_bf16(x, logits, w13, w2, **options)
         else:
@@ -136,25 +139,28 @@ def build_cases() -> Iterator[BuildCase]:
             w2_scale = meta(experts, hidden // GROUP, inter // GROUP, dtype=torch.float32)
             moe_fp8(x, logits, w13, w13_scale, w2, w2_scale, **options)
 
+    fp8 = frozenset({"fp8"})
     for tokens in (1, 64, 512):
-        yield BuildCase(f"moe_fp8/{tokens}", partial(call, tokens, E4M3), frozenset({"fp8"}))
+        yield BuildCase(f"moe_fp8/{tokens}", partial(call, tokens, E4M3, **qwen3), fp8)
+    yield BuildCase("moe_fp8/check", partial(call, FEW_TOKENS + 1, E4M3, **_CHECKED), fp8)
     for tokens in (64, 512):
-        yield BuildCase(f"moe_fp8/bf16-{tokens}", partial(call, tokens, torch.bfloat16))
+        yield BuildCase(f"moe_fp8/bf16-{tokens}", partial(call, tokens, torch.bfloat16, **qwen3))
 
 
 def check(device: torch.device) -> tuple[float, float]:
     """A tiny pass against the reference: relative error (Frobenius) and its bound."""
     generator = torch.Generator(device).manual_seed(torch.seed() % (1 << 31))
-    hidden, inter, experts, top_k = 768, 128, 8, 2
+    hidden, inter, experts, top_k = _CHECKED.values()
     random = partial(torch.randn, generator=generator, device=device)
     w13, w2 = random(experts, 2 * inter, hidden).to(E4M3), random(experts, hidden, inter).to(E4M3)
     s13 = random(experts, 2 * inter // GROUP, hidden // GROUP).abs() * 0.01
     s2 = random(experts, hidden // GROUP, inter // GROUP).abs() * 0.01
     errors = []
     for tokens in (FEW_TOKENS, FEW_TOKENS + 1):
-        x, logits = random(tokens, hidden).bfloat16(), random(tokens, experts)
+        x, logits = random(tokens, hidden).bfloat16(), random(tokens, experts).bfloat16()
+        valid = torch.tensor([tokens], dtype=torch.int32, device=device)
         wanted = moe_reference(x, logits, w13, s13, w2, s2, top_k=top_k).double()
-        actual = moe_fp8(x, logits, w13, s13, w2, s2, top_k=top_k).double()
+        actual = moe_fp8(x, logits, w13, s13, w2, s2, top_k=top_k, valid=valid).double()
         errors.append(float((actual - wanted).norm() / wanted.norm()))
     return max(errors), RELATIVE_ERROR
 

@@ -34,7 +34,7 @@ from functools import partial
 
 import torch
 
-from kernels import contract, cuda, target
+from kernels import contract, cuda
 from kernels.launch import BuildCase, meta
 from kernels.paged_decode_kernels import Launch, cuda_takes, launch_cuda, launch_triton, schedule
 
@@ -240,25 +240,10 @@ def _require_inputs(q: torch.Tensor, kv_cache: torch.Tensor, kv_lengths: torch.T
     batch, q_heads, head_dim = q.shape
     contract.require_value("head_dim of q", head_dim, (64, 128, 256))
     _require_strides("q", q)
-    contract.require(
-        "kv_cache",
-        kv_cache,
-        dtype=(q.dtype, torch.float8_e4m3fn),
-        shape=[None, 2, None, None, head_dim],
-        device=q.device,
-        contiguous=True,
-        aligned=contract.VECTOR_BYTES,
-    )
-    current = target.current()
-    if kv_cache.dtype == torch.float8_e4m3fn and "fp8" not in current.features:
-        raise ValueError(
-            f"kv_cache: expected q's dtype ({q.dtype}) on {current.arch}, got {kv_cache.dtype}: {target.REASONS['fp8']}"
-        )
-    kv_heads, page_size = kv_cache.shape[2], kv_cache.shape[3]
+    contract.require_cache("kv_cache", kv_cache, dtype=q.dtype, head_dim=head_dim, device=q.device)
+    kv_heads = kv_cache.shape[2]
     if kv_heads < 1 or q_heads % kv_heads:
         raise ValueError(f"q_heads: expected a multiple of kv_heads ({kv_heads}), got {q_heads}")
-    if page_size < 1 or page_size & (page_size - 1):
-        raise ValueError(f"page_size of kv_cache: expected a power of two, got {page_size}")
     contract.require(
         "kv_lengths", kv_lengths, dtype=torch.int32, shape=[batch], device=q.device, contiguous=True
     )

@@ -204,22 +204,8 @@ def _check(
     tokens, query_heads, head_dim = query.shape
     contract.require_value("query head_dim", head_dim, HEAD_DIMS)
     device = query.device
-    contract.require(
-        "kv_cache",
-        kv_cache,
-        dtype=(query.dtype, torch.float8_e4m3fn),
-        shape=(None, 2, None, None, head_dim),
-        device=device,
-        contiguous=True,
-        aligned=contract.VECTOR_BYTES,
-    )
-    if kv_cache.dtype == torch.float8_e4m3fn and "fp8" not in target.current().features:
-        raise ValueError(
-            f"kv_cache: expected {query.dtype} on {target.current().arch}, got float8_e4m3fn: {target.REASONS['fp8']}"
-        )
+    contract.require_cache("kv_cache", kv_cache, dtype=query.dtype, head_dim=head_dim, device=device)
     pages, _, kv_heads, page_size, _ = kv_cache.shape
-    if page_size & (page_size - 1) or not page_size:
-        raise ValueError(f"kv_cache page_size: expected a power of two, got {page_size}")
     if not kv_heads or query_heads % kv_heads:
         raise ValueError(
             f"query heads: expected a multiple of the cache's {kv_heads} KV heads, got {query_heads}"

@@ -165,7 +165,7 @@ def _paged_prefill_kernel(
     # A block's rows are (token, head of the group) pairs: the group shares each key that is loaded.
     row = first_row + tl.arange(0, ROWS)
     token = row // group
-    head = kv_head * group + row % group
+    head = (kv_head * group + row % group).to(tl.int64)
     live = (token < queries)[:, None]
     position = prefix + token
     element = tl.arange(0, HEAD_DIM)

@@ -17,7 +17,8 @@ The quantized forms round like the others first and then quantize as `kernels.qu
 norm followed by per_token_group_quant_8bit bit for bit.
 
 The backend is `cuda` where there is nvcc, and `triton` elsewhere and for groups other than 128. The two sum in different
-orders, so that a value may round to a neighbour.
+orders, so that a value may round to a neighbour. The order depends on the width alone: a row's results are the same
+whatever the number of rows.
 
 A row holding NaN or an infinite sum of squares gives what the formula gives: NaN, or zeros beside NaN for infinite
 inputs. Zero rows return at once. Offsets are 64-bit.

@@ -37,10 +37,13 @@ def inverse_frequencies(
         sequence_length: for dynamic, the longest sequence; beyond `max_positions` it stretches the base.
 
     Raises:
-        ValueError: an unknown type, a missing entry, or a part of the head that is not rotated.
+        ValueError: an unknown type, an entry that is missing or no positive number, or a part of the head that is not
+            rotated.
     """
     if head_dim < 4 or head_dim % 2:
         raise ValueError(f"head_dim: expected an even number of at least 4, got {head_dim}")
+    if theta <= 0:
+        raise ValueError(f"theta: expected a positive number, got {theta}")
     scaling = scaling or {}
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     contract.require_value("rope_type", kind, tuple(_KINDS))
@@ -95,14 +98,14 @@ def _dynamic(
 def _yarn(
     head_dim: int, theta: float, scaling: Scaling, max_positions: int, length: int | None
 ) -> tuple[torch.Tensor, float]:
-    original = scaling.get("original_max_position_embeddings") or max_positions
-    factor = scaling.get("factor") or max_positions / original
+    original = _entry(scaling, "original_max_position_embeddings", max_positions)
+    factor = _entry(scaling, "factor", max_positions / original)
 
     def turning(rotations: float) -> float:
         """The index of the frequency that turns so many times within the original length."""
         return head_dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
-    low, high = turning(scaling.get("beta_fast") or 32), turning(scaling.get("beta_slow") or 1)
+    low, high = turning(_entry(scaling, "beta_fast", 32)), turning(_entry(scaling, "beta_slow", 1))
     if scaling.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
@@ -153,10 +156,13 @@ def _powers(head_dim: int, theta: float) -> torch.Tensor:
     return theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
 
 
-def _entry(scaling: Scaling, name: str) -> float:
+def _entry(scaling: Scaling, name: str, default: float | None = None) -> float:
+    """A positive number; `default`, where there is one, stands for an entry of None or 0 too, as in transformers."""
+    value = scaling.get(name)
+    if not value and default is not None:
+        return default
     if name not in scaling:
         raise ValueError(f"rope_scaling: expected an entry {name}, got {', '.join(sorted(scaling))}")
-    value = scaling[name]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"rope_scaling: expected a number for {name}, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ValueError(f"rope_scaling: expected a positive number for {name}, got {value!r}")
     return value

@@ -5,7 +5,8 @@ Inputs
 - `positions` int32 [tokens], or [axes, tokens] with `axis_of_frequency` (mRoPE: time, height, width).
 - `slots` int64 or int32 [tokens]: page * page_size + offset; a negative slot writes nothing into the cache.
 - `cache` [pages, 2, kv_heads, page_size, head_dim] of qkv's dtype, or float8_e4m3fn: saturating at 448 with scale 1, NaN
-  stays NaN. Pages may be strided, a page is contiguous. Page 0 is reserved as the null page by its users.
+  stays NaN. head_dim is 16 to 512 in steps of 16, page_size a power of two. Pages may be strided, a page is contiguous.
+  Page 0 is reserved as the null page by its users.
 - `cos_sin` float32 [positions, head_dim]: cosines, then sines, of each frequency (see kernels.rope_frequencies): float32
   angles, position * inverse frequency, as Hugging Face computes them.
 - `query_norm`, `key_norm` [head_dim] of qkv's dtype: RMS-norm weights applied to each head before the rotation (Qwen3).
@@ -25,6 +26,7 @@ import torch
 import triton
 
 from kernels import contract, launch, target
+from kernels.contract import VECTOR_BYTES
 from kernels.launch import BuildCase
 from kernels.rope_frequencies import cos_sin_table, inverse_frequencies
 from kernels.rope_kernel import rope_kv_write_kernel
@@ -153,29 +155,28 @@ def _checked(
     axis_of_frequency: torch.Tensor | None,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    contract.require("qkv", qkv, dtype=DTYPES, shape=(None, None), rows_contiguous=True, aligned=16)
+    contract.require("qkv", qkv, dtype=DTYPES, shape=(None, None), rows_contiguous=True, aligned=VECTOR_BYTES)
     device, tokens = qkv.device, qkv.shape[0]
-    contract.require("cache", cache, dtype=(qkv.dtype, torch.float8_e4m3fn), shape=(None, 2, None, None, None),
-                     device=device, aligned=16)  # fmt: skip
+    contract.require_cache("cache", cache, dtype=qkv.dtype, head_dim=None, device=device, contiguous=False)
     pages, _, kv_heads, page_size, head_dim = cache.shape
     if head_dim % 16 or not 16 <= head_dim <= 512:
         raise ValueError(f"cache: expected a head_dim of 16 to 512 in steps of 16, got {head_dim}")
-    if page_size & (page_size - 1) or not page_size:
-        raise ValueError(f"cache: expected a page_size that is a power of two, got {page_size}")
+    page_elements = 2 * kv_heads * page_size * head_dim
+    if page_elements >= 1 << 31:  # inside a page the kernel counts in 32 bits
+        raise ValueError(f"cache: expected fewer than 2^31 elements a page, got {page_elements}")
     if cache.numel() and not cache[0].is_contiguous():
         raise ValueError(f"cache: expected contiguous pages, got strides {list(cache.stride())}")
+    if query_heads < 1:
+        raise ValueError(f"query_heads: expected at least 1, got {query_heads}")
     contract.require("qkv", qkv, shape=(tokens, (query_heads + 2 * kv_heads) * head_dim))
-    for name, tensor in (("qkv", qkv), ("cache", cache)):
-        if tensor.shape[0] > 1 and tensor.stride(0) * tensor.element_size() % 16:
-            raise ValueError(
-                f"{name}: expected a first stride of a multiple of 16 bytes, got {tensor.stride(0)} elements"
-            )
+    contract.require_aligned_rows("qkv", qkv)
+    contract.require_aligned_rows("cache", cache)
     contract.require(
         "slots", slots, dtype=(torch.int64, torch.int32), shape=(tokens,), device=device, contiguous=True
     )
     contract.require_range("slots", slots, -1, pages * page_size)
     contract.require("cos_sin", cos_sin, dtype=torch.float32, shape=(None, head_dim), device=device, contiguous=True,
-                     aligned=16)  # fmt: skip
+                     aligned=VECTOR_BYTES)  # fmt: skip
     if axis_of_frequency is None:
         contract.require(
             "positions", positions, dtype=torch.int32, shape=(tokens,), device=device, contiguous=True
@@ -189,22 +190,19 @@ def _checked(
     contract.require_range("positions", positions, 0, cos_sin.shape[0])
     for name, norm in (("query_norm", query_norm), ("key_norm", key_norm)):
         if norm is not None:
-            contract.require(
-                name, norm, dtype=qkv.dtype, shape=(head_dim,), device=device, contiguous=True, aligned=16
-            )
+            contract.require(name, norm, dtype=qkv.dtype, shape=(head_dim,), device=device, contiguous=True,
+                             aligned=VECTOR_BYTES)  # fmt: skip
     if out is None:
         return torch.empty(tokens, query_heads, head_dim, dtype=qkv.dtype, device=device)
-    contract.require(
-        "out", out, dtype=qkv.dtype, shape=(tokens, query_heads, head_dim), device=device, aligned=16
-    )
-    if out.numel() and (not out[0].is_contiguous() or out.stride(0) * out.element_size() % 16):
-        raise ValueError(
-            f"out: expected contiguous heads and rows aligned to 16 bytes, got strides {list(out.stride())}"
-        )
+    contract.require("out", out, dtype=qkv.dtype, shape=(tokens, query_heads, head_dim), device=device,
+                     aligned=VECTOR_BYTES)  # fmt: skip
+    if tokens and not out[0].is_contiguous():
+        raise ValueError(f"out: expected contiguous heads, got strides {list(out.stride())}")
+    contract.require_aligned_rows("out", out)
     return out
 
 
-def build_cases() -> Iterator[launch.BuildCase]:
+def build_cases() -> Iterator[BuildCase]:
     """bf16 with int64 slots and pages of 16, as the engine calls it; other types compile at their first use."""
     e4m3 = torch.float8_e4m3fn
 

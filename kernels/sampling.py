@@ -298,6 +298,9 @@ def build_cases() -> Iterator[BuildCase]:
             f"sampling/log-probabilities-{name}",
             lambda logits=logits, ids=vectors[1]: log_probabilities(logits, ids, top=20),
         )
+        yield BuildCase(
+            f"sampling/triton-argmax-{name}", lambda logits=logits: argmax(logits, backend="triton")
+        )
         if cuda.available():
             yield BuildCase(
                 f"sampling/cuda-{name}",

@@ -63,6 +63,44 @@ def _threshold(
     return above
 
 
+@triton.jit
+def _first_of(row, vocabulary, largest, BLOCK: tl.constexpr):
+    """The lowest index at which the row holds `largest`."""
+    first = tl.full([BLOCK], 0x7FFFFFFF, tl.int32)
+    for start in range(0, vocabulary, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        x = tl.load(row + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32)
+        first = tl.minimum(first, tl.where((x == largest) & (at < vocabulary), at, 0x7FFFFFFF))
+    return tl.min(first)
+
+
+@triton.jit
+def _winner(
+    row, vocabulary, below, largest, factor, least, seed, position, BITS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The token that wins the race of those with a key above `below` and a weight of at least `least`."""
+    best = tl.full([BLOCK], float("-inf"), tl.float32)
+    best_at = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, vocabulary, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        x = tl.load(row + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32)
+        weight, _ = _weights(x, largest, factor)
+        kept_here = (_keys(x, BITS).to(tl.int64) > below) & (weight >= least)
+        a, b, c, d = tl.philox(seed, at // 4, position.to(tl.uint32), (position >> 32).to(tl.uint32), 0)
+        word = tl.where(at % 4 < 2, tl.where(at % 4 == 0, a, b), tl.where(at % 4 == 2, c, d))
+        v = tl.minimum(
+            word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10, 0.9999999403953552
+        )
+        series = v * (v * (v * (v * 0.25 + 0.33333334) + 0.5) + 1.0)
+        variate = tl.where(v < 0.015625, series, tl.log2(1.0 - v) * -0.6931472)
+        score = (x - largest) * factor - tl.log2(variate)
+        # A kept token beats one that is not, even where its score is -inf.
+        score = tl.where(kept_here, tl.maximum(score, -3.0e38), float("-inf"))
+        best_at = tl.where(score > best, at, best_at)
+        best = tl.maximum(best, score)
+    return tl.min(tl.where(best == tl.max(best), best_at, 0x7FFFFFFF))
+
+
 @triton.jit(do_not_specialize=["vocabulary", "stride_vectors"])
 def sample_kernel(
     logits,
@@ -81,11 +119,10 @@ def sample_kernel(
 ):
     lane = tl.program_id(0).to(tl.int64)
     row = logits + lane * (stride_vectors.to(tl.int64) * (8 if BITS == 16 else 4))
-    columns = tl.arange(0, BLOCK)
     most = tl.full([BLOCK], float("-inf"), tl.float32)
     nans = tl.zeros([BLOCK], tl.int32)
     for start in range(0, vocabulary, BLOCK):
-        at = start + columns
+        at = start + tl.arange(0, BLOCK)
         x = tl.load(row + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32)
         nans |= (x != x).to(tl.int32)
         most = tl.maximum(most, x)
@@ -96,58 +133,37 @@ def sample_kernel(
     if status != 0:
         tl.store(ids + lane, 0)
     else:
-        top_key = tl.max(_keys(tl.full([1], 0.0, tl.float32) + largest, BITS)).to(tl.int64)
-        nothing = tl.full([], -2139095041 >> (32 - BITS), tl.int64)  # of -inf
-        temperature = 0.0 if temperatures is None else tl.load(temperatures + lane)
-        if temperature >= 1e-5:
-            factor = tl.div_rn(1.442695041, temperature)
-            k = 0 if top_ks is None else tl.load(top_ks + lane)
-            p = 1.0 if top_ps is None else tl.load(top_ps + lane)
-            least = 0.0 if min_ps is None else tl.minimum(tl.load(min_ps + lane), 1.0)
-            seed = tl.load(seeds + lane).to(tl.uint64)
-            position = tl.load(positions + lane).to(tl.int64)
-            below = nothing
-            if (k > 0) & (k < vocabulary):
-                goal = k.to(tl.float64)
-                below = (
-                    _threshold(row, vocabulary, goal, below, top_key, largest, factor, False, BITS, BLOCK) - 1
-                )
-            if p < 1.0:
-                kept = _above(row, vocabulary, below, largest, factor, True, BITS, BLOCK).to(tl.float64)
-                goal = p.to(tl.float64) * kept
-                below = (
-                    _threshold(row, vocabulary, goal, below, top_key, largest, factor, True, BITS, BLOCK) - 1
-                )
-            best = tl.full([BLOCK], float("-inf"), tl.float32)
-            best_at = tl.zeros([BLOCK], tl.int32)
-            for start in range(0, vocabulary, BLOCK):
-                at = start + columns
-                x = tl.load(row + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32)
-                weight, _ = _weights(x, largest, factor)
-                kept_here = (_keys(x, BITS).to(tl.int64) > below) & (weight >= least)
-                a, b, c, d = tl.philox(
-                    seed, at // 4, position.to(tl.uint32), (position >> 32).to(tl.uint32), 0
-                )
-                word = tl.where(at % 4 < 2, tl.where(at % 4 == 0, a, b), tl.where(at % 4 == 2, c, d))
-                v = tl.minimum(
-                    word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10, 0.9999999403953552
-                )
-                series = v * (v * (v * (v * 0.25 + 0.33333334) + 0.5) + 1.0)
-                variate = tl.where(v < 0.015625, series, tl.log2(1.0 - v) * -0.6931472)
-                score = (x - largest) * factor - tl.log2(variate)
-                # A kept token beats one that is not, even where its score is -inf.
-                score = tl.where(kept_here, tl.maximum(score, -3.0e38), float("-inf"))
-                best_at = tl.where(score > best, at, best_at)
-                best = tl.maximum(best, score)
-            winner = tl.max(best)
-            tl.store(ids + lane, tl.min(tl.where(best == winner, best_at, 0x7FFFFFFF)))
+        # Without temperatures there are no seeds either: what reads them must not be compiled.
+        if temperatures is None:
+            tl.store(ids + lane, _first_of(row, vocabulary, largest, BLOCK))
         else:
-            first = tl.full([BLOCK], 0x7FFFFFFF, tl.int32)
-            for start in range(0, vocabulary, BLOCK):
-                at = start + columns
-                x = tl.load(row + at, mask=at < vocabulary, other=float("-inf")).to(tl.float32)
-                first = tl.minimum(first, tl.where((x == largest) & (at < vocabulary), at, 0x7FFFFFFF))
-            tl.store(ids + lane, tl.min(first))
+            temperature = tl.load(temperatures + lane)
+            if temperature >= 1e-5:
+                factor = tl.div_rn(1.442695041, temperature)
+                top_key = tl.max(_keys(tl.full([1], 0.0, tl.float32) + largest, BITS)).to(tl.int64)
+                k = 0 if top_ks is None else tl.load(top_ks + lane)
+                p = 1.0 if top_ps is None else tl.load(top_ps + lane)
+                least = 0.0 if min_ps is None else tl.minimum(tl.load(min_ps + lane), 1.0)
+                below = tl.full([], -2139095041 >> (32 - BITS), tl.int64)  # of -inf
+                if (k > 0) & (k < vocabulary):
+                    goal = k.to(tl.float64)
+                    at_least = _threshold(
+                        row, vocabulary, goal, below, top_key, largest, factor, False, BITS, BLOCK
+                    )
+                    below = at_least - 1
+                if p < 1.0:
+                    kept = _above(row, vocabulary, below, largest, factor, True, BITS, BLOCK).to(tl.float64)
+                    goal = p.to(tl.float64) * kept
+                    at_least = _threshold(
+                        row, vocabulary, goal, below, top_key, largest, factor, True, BITS, BLOCK
+                    )
+                    below = at_least - 1
+                seed = tl.load(seeds + lane).to(tl.uint64)
+                position = tl.load(positions + lane).to(tl.int64)
+                winner = _winner(row, vocabulary, below, largest, factor, least, seed, position, BITS, BLOCK)
+                tl.store(ids + lane, winner)
+            else:
+                tl.store(ids + lane, _first_of(row, vocabulary, largest, BLOCK))
 
 
 @triton.jit(do_not_specialize=["vocabulary", "stride_vectors", "top"])

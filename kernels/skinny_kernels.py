@@ -333,8 +333,7 @@ def matrix_kernel(
         if PREFETCH > 0:
             LINE: tl.constexpr = 128 if FP8 else 64
             lines = begin + tl.arange(0, PREFETCH // LINE)[None, :] * LINE
-            # Past the part's end the part's first line again, which costs nothing.
-            lines = tl.where(lines < end, lines, begin)
+            lines = tl.where(lines < end, lines, begin)  # past the part's end its first line again
             _prefetch(weight + row_n[:, None] * width + lines)
             if SILU:
                 _prefetch(weight + (row_n + features)[:, None] * width + lines)

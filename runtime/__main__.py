@@ -1,4 +1,4 @@
-"""`python -m runtime`: the decode engine's benchmark."""
+"""`python -m runtime`: the decode engine's smoke test and benchmark."""
 
 import argparse
 import json
@@ -46,9 +46,43 @@ def _bench(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _smoke(arguments: argparse.Namespace) -> int:
+    from runtime.smoke import run
+
+    try:
+        made = run.run_suite(arguments.suite, arguments.out)
+        golden = run.golden_path(arguments.suite)
+        if arguments.rebaseline and not golden.exists():
+            verdict = None
+        else:
+            verdict = run.compare(made, run.read_golden(arguments.suite))
+    except run.SmokeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if verdict is not None:
+        for line in (*verdict.differences, *verdict.failed, *verdict.other):
+            print(line)
+        print(verdict)
+    print(f"raw outputs: {arguments.out / arguments.suite}.json")
+    if arguments.rebaseline:
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text((arguments.out / f"{arguments.suite}.json").read_text())
+        print(f"kept as {golden}: review the difference above before you commit it")
+        return 0
+    return 0 if verdict is not None and verdict.passed else 1
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m runtime", description="The decode engine: benchmark.")
+    parser = argparse.ArgumentParser(prog="python -m runtime", description="The decode engine.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    smoke = commands.add_parser("smoke", help="serve kept requests and compare with kept answers")
+    smoke.add_argument("--suite", required=True, help="cpu runs anywhere, gpu on one GPU")
+    smoke.add_argument("--out", type=Path, default=Path("out/smoke"), help="folder for raw outputs")
+    smoke.add_argument(
+        "--rebaseline", action="store_true", help="show the difference, then keep these answers"
+    )
+    smoke.set_defaults(command=_smoke)
+
     bench = commands.add_parser(
         "bench", help="what a decode step costs, captured and eager, beside its memory floor"
     )

@@ -92,6 +92,6 @@ def _aligned_rows(x: torch.Tensor, linear: Linear, silu_mul: bool) -> torch.Tens
 
 def _product(x: torch.Tensor, linear: Linear) -> torch.Tensor:
     if linear.scale is None:
-        return torch.nn.functional.linear(x, linear.weight)
+        return torch.mm(x, linear.weight.t(), out=_aligned_rows(x, linear, silu_mul=False))
     quantized, scale = per_token_group_quant_8bit(x, scale_layout="column_major")
     return fp8_block_gemm(quantized, scale, linear.weight, linear.scale)

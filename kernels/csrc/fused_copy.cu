@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cuda_runtime.h>
 
+#include "dependent_launch.cuh"
+
 namespace {
 
 constexpr int MOST_THREADS = 512;
@@ -37,19 +39,6 @@ struct Params {
     int64_t first[CAPACITY];  // first block of each region
     Region region[CAPACITY];
 };
-
-// Without programmatic launch both return at once.
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
 
 template <class Word>
 __device__ __forceinline__ uint64_t repeat(uint64_t address, uint64_t ones) {
@@ -188,8 +177,8 @@ __global__ void __launch_bounds__(MOST_THREADS) fused_copy(const __grid_constant
     }
     const Region& region = params.region[at];
     const int64_t chunk = block - params.first[at];
-    let_next_kernel_start();
-    wait_for_previous_kernel();
+    let_next_grid_start();
+    wait_for_previous_grid();
     const int64_t count = region.count ? *reinterpret_cast<const int32_t*>(region.count) : params.counts[at];
     const int64_t total = region.rows * region.row_bytes;
     const int64_t live = max(int64_t(0), min(total, region.live_base + count * region.live_step));
@@ -205,16 +194,8 @@ __global__ void __launch_bounds__(MOST_THREADS) fused_copy(const __grid_constant
 
 template <int CAPACITY>
 int launch(const void* params, int blocks, int threads, int programmatic, cudaStream_t stream) {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(blocks);
-    config.blockDim = dim3(threads);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = programmatic ? 1 : 0;
-    return cudaLaunchKernelEx(&config, fused_copy<CAPACITY>, *static_cast<const Params<CAPACITY>*>(params));
+    return launch_dependent(fused_copy<CAPACITY>, *static_cast<const Params<CAPACITY>*>(params), dim3(blocks), threads, 0,
+                            programmatic, stream);
 }
 
 }  // namespace

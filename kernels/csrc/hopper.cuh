@@ -5,6 +5,8 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include "dependent_launch.cuh"
+
 namespace hopper {
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
@@ -92,11 +94,6 @@ __device__ __forceinline__ uint32_t cluster_size() {
 __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-
-// Until the grids that this one depends on have finished and their writes can be seen.
-__device__ __forceinline__ void wait_for_previous_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-__device__ __forceinline__ void let_next_grid_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // Barrier `id` among `threads` threads of the block.
 __device__ __forceinline__ void sync_threads(int id, int threads) {

@@ -8,6 +8,7 @@
 // as long as both operands agree: of 128 bytes lane t of a quad takes bytes 16 t .. 16 t + 15 and the same 64 on. Of the
 // product's 8 columns a single one is used.
 
+#include "dependent_launch.cuh"
 #include "moe_fp8.cuh"
 
 namespace {
@@ -34,8 +35,8 @@ __global__ void __launch_bounds__(kThreads, 2) gate_up_kernel(const Params p) {
     const int steps = p.hidden / kGroup;
     uint8_t* x = shared + kWarps * kDepth * kStage;
     float* x_scales = reinterpret_cast<float*>(x + p.tokens * p.hidden);
-    wait_for_previous_kernel();
-    let_next_kernel_start();
+    wait_for_previous_grid();
+    let_next_grid_start();
     const int tokens = p.valid == nullptr ? p.tokens : min(p.tokens, max(*p.valid, 0));
     if (warp < p.tokens) {  // these warps route, the others quantize
         int chosen;
@@ -143,8 +144,8 @@ __global__ void __launch_bounds__(kThreads, 2) down_kernel(const Params p) {
         w_scales.read(p.w2_scale + (static_cast<int64_t>(chosen) * (p.hidden / kGroup) + first / kGroup) * steps,
                       steps);
     }
-    wait_for_previous_kernel();
-    let_next_kernel_start();
+    wait_for_previous_grid();
+    let_next_grid_start();
     if (busy) {
         const __nv_bfloat16* h_from = p.h + (static_cast<int64_t>(token) * p.routing.top_k + warp) * p.inter;
         for (int task = lane / 16; task < (steps + 1) / 2 * 2; task += 2) {
@@ -193,17 +194,7 @@ cudaError_t start(void (*kernel)(Params), const Params& params, dim3 grid, int s
                                      cudaSharedmemCarveoutMaxShared);
     }
     if (error != cudaSuccess) return error;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = shared;
-    config.stream = stream;
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, params);
+    return launch_dependent(kernel, params, grid, kThreads, shared, true, stream);
 }
 
 }  // namespace

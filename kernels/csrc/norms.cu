@@ -49,18 +49,50 @@ __device__ __forceinline__ void store(uint4* pointer, const Words& words) {
                : "memory");
 }
 
-// The sum over the row's threads; every one of them gets it.
-__device__ __forceinline__ float row_sum(float value) {
+// The sum over a row, from those over a thread's vectors; every thread of the row gets it.
+//
+// In which order it adds depends on the vectors' places in the row alone, so that a row's bits are the same in every
+// layout: first neighbours, then neighbouring pairs, and so on up to chunks of 32 vectors; then chunks that are 32
+// apart; then again neighbours. What lies beyond the row adds zeros, which change nothing.
+template <int COUNT, int UNIT>
+__device__ __forceinline__ float row_sum(const float (&sums)[COUNT]) {
+  constexpr int kParts = COUNT / UNIT;  // of a thread, each in another chunk
+  constexpr int kLanes = 32 / UNIT;     // that hold a chunk
+  float part[kParts];
 #pragma unroll
-  for (int step = 16; step; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-  if (blockDim.x == 32) return value;
-  __shared__ float partial[32];
-  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+  for (int i = 0; i < kParts; ++i) part[i] = UNIT == 2 ? sums[2 * i] + sums[2 * i + 1] : sums[i];
+  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+#pragma unroll
+  for (int step = 1, left = kParts; step < kLanes; step *= 2) {
+    // While there are several parts, a lane takes every other one and leaves the rest to its partner: in the end lane n
+    // has the sum of the chunk of part n % kParts.
+    if (left == 1) {
+      part[0] += __shfl_xor_sync(~0u, part[0], step);
+      continue;
+    }
+    left /= 2;
+    const bool odd = lane & step;
+#pragma unroll
+    for (int i = 0; i < left; ++i) {
+      const float other = __shfl_xor_sync(~0u, odd ? part[2 * i] : part[2 * i + 1], step);
+      part[i] = (odd ? part[2 * i + 1] : part[2 * i]) + other;
+    }
+  }
+  float sum = part[0];
+  if (warps == 1) {
+    if (UNIT == 2) sum += __shfl_xor_sync(~0u, sum, kLanes);
+#pragma unroll
+    for (int step = 1; step < kParts; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    return sum;
+  }
+  __shared__ float chunks[64];
+  if (lane % kLanes < kParts) chunks[((lane % kLanes) * warps + warp) * UNIT + lane / kLanes] = sum;
   __syncthreads();
-  value = threadIdx.x % 32 < blockDim.x / 32 ? partial[threadIdx.x % 32] : 0.0f;
+  sum = lane < COUNT * warps ? chunks[lane] : 0.0f;
+  if (COUNT > 1 && lane + 32 < COUNT * warps) sum += chunks[lane + 32];
 #pragma unroll
-  for (int step = 16; step; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-  return value;
+  for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  return sum;
 }
 
 // Quantizes and stores UNIT neighbouring vectors of a row, the first of them `vector`.
@@ -117,20 +149,20 @@ __global__ void __launch_bounds__(COUNT == 1 ? 1024 : 2048 / COUNT) norms(const 
 #pragma unroll
   for (int i = 0; i < COUNT; ++i)
     if (vector[i / kUnit] < p.vectors) weight[i] = __ldg(p.weight + vector[i / kUnit] + i % kUnit);
-  float sum = 0.0f;
+  float sums[COUNT] = {};
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       if constexpr (ADD) value[i].word[j] = T::add(value[i].word[j], other[i].word[j]);
       const float2 pair = T::unpack(value[i].word[j]);
-      sum += pair.x * pair.x;
-      sum += pair.y * pair.y;
+      sums[i] = __fmaf_rn(pair.x, pair.x, sums[i]);
+      sums[i] = __fmaf_rn(pair.y, pair.y, sums[i]);
     }
     if constexpr (ADD)
       if (vector[i] < p.vectors) store(p.residual_out + row * p.residual_out_stride + vector[i], value[i]);
   }
-  const float inverse = rsqrtf(row_sum(sum) * p.inverse_width + p.eps);
+  const float inverse = rsqrtf(__fmaf_rn(row_sum<COUNT, kUnit>(sums), p.inverse_width, p.eps));
   char* scales = static_cast<char*>(p.scales) + row * p.scale_row_stride * 4;
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {

@@ -15,6 +15,8 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
+#include "dependent_launch.cuh"
+
 namespace {
 
 constexpr int kTile = 16;
@@ -439,10 +441,8 @@ __global__ void __launch_bounds__(kThreads, BLOCKS) decode(const __grid_constant
     int *scratch = reinterpret_cast<int *>(seen + WARPS * a.group);
     int *ends = scratch + 16;
 
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+    let_next_grid_start();
+    wait_for_previous_grid();
     int warp = threadIdx.x / 32, thread = threadIdx.x % 32;
     sum_chunks(a, ends, scratch);
     int total = ends[a.batch - 1] * a.kv_heads;
@@ -593,17 +593,7 @@ __global__ void __launch_bounds__(kThreads, BLOCKS) decode(const __grid_constant
 cudaError_t start(const Arguments &a, int bytes, int blocks, cudaStream_t stream) {
     cudaError_t error = cudaFuncSetAttribute(decode, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = blocks;
-    config.blockDim = kThreads;
-    config.dynamicSmemBytes = bytes;
-    config.stream = stream;
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, decode, a);
+    return launch_dependent(decode, a, dim3(blocks), kThreads, bytes, true, stream);
 }
 
 }  // namespace

@@ -4,13 +4,14 @@
 // took 15 % longer on an H200). 1 to 16 lanes share a group and find its largest magnitude by shuffles. All loads of a
 // thread are in flight before the first is used. Two loads share a 32-byte sector, so they go through the L1 cache.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
-#include <cstdint>
+#include "quantize.cuh"
 
 namespace {
+
+using quantize::BFloat16;
+using quantize::E4M3;
+using quantize::Float16;
+using quantize::Int8;
 
 constexpr int kThreads = 128;
 constexpr int kElements = 16;  // of a vector
@@ -48,52 +49,15 @@ __device__ __forceinline__ float divide(float x, float y) {
 
 __device__ __forceinline__ float silu(float x) { return divide(x, 1.0f + __expf(-x)); }
 
-// What differs between the input types; two elements of 16 bits lie in a word. `larger` takes magnitudes and loses no
-// NaN; `widen` takes the bits of one element. As integers magnitudes order as they do as numbers, NaN above infinity.
-struct BFloat16 {
-  static constexpr int kBytes = 2;
-  static constexpr uint32_t kInfinity = 0x7F80;
-  __device__ static uint32_t larger(uint32_t a, uint32_t b) {
-    uint32_t result;
-    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-    return result;
-  }
-  __device__ static float widen(uint32_t bits) { return __uint_as_float(bits << 16); }
-  __device__ static float2 unpack(uint32_t pair) {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u)};
-  }
-  __device__ static uint32_t pack(float low, float high) {
-    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<uint32_t&>(pair);
-  }
-};
+struct Float32 {};
 
-struct Float16 {
-  static constexpr int kBytes = 2;
-  static constexpr uint32_t kInfinity = 0x7C00;
-  __device__ static uint32_t larger(uint32_t a, uint32_t b) {
-    uint32_t result;
-    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
-    return result;
-  }
-  __device__ static float widen(uint32_t bits) { return __half2float(__ushort_as_half(bits)); }
-  __device__ static float2 unpack(uint32_t pair) {
-    return __half22float2(reinterpret_cast<__half2&>(pair));
-  }
-  __device__ static uint32_t pack(float low, float high) {
-    __half2 pair = __floats2half2_rn(low, high);
-    return reinterpret_cast<uint32_t&>(pair);
-  }
-};
+template <class T>
+constexpr int kBytes = std::is_same<T, Float32>::value ? 4 : 2;
 
-struct Float32 {
-  static constexpr int kBytes = 4;
-};
-
-// A vector's elements as they lie in memory.
+// A vector's elements as they lie in memory. As integers magnitudes order as they do as numbers, NaN above infinity.
 template <class T>
 struct Vector {
-  static constexpr int kWords = kElements * T::kBytes / 4;
+  static constexpr int kWords = kElements * kBytes<T> / 4;
   uint32_t words[kWords];
 
   __device__ void read(const void* pointer) {
@@ -107,7 +71,7 @@ struct Vector {
   __device__ void unpack(float (&values)[kElements]) const {
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
-      if constexpr (T::kBytes == 4) {
+      if constexpr (kBytes<T> == 4) {
         values[i] = __uint_as_float(words[i]);
       } else if (i % 2 == 0) {
         float2 pair = T::unpack(words[i / 2]);
@@ -122,7 +86,7 @@ struct Vector {
     unpack(gates), up.unpack(ups);
 #pragma unroll
     for (int i = 0; i < kElements; i += 2) {
-      if constexpr (T::kBytes == 4) {
+      if constexpr (kBytes<T> == 4) {
         words[i] = __float_as_uint(silu(gates[i]) * ups[i]);
         words[i + 1] = __float_as_uint(silu(gates[i + 1]) * ups[i + 1]);
       } else {
@@ -134,7 +98,7 @@ struct Vector {
 
   // The largest magnitude of the `lanes` neighbouring lanes' vectors, and whether all of them are finite.
   __device__ float largest(int lanes, bool& finite) const {
-    if constexpr (T::kBytes == 4) {
+    if constexpr (kBytes<T> == 4) {
       uint32_t bits = 0;
 #pragma unroll
       for (int i = 0; i < kWords; ++i) bits = max(bits, words[i] & 0x7FFFFFFFu);
@@ -153,78 +117,30 @@ struct Vector {
   }
 };
 
-// The correctly rounded x / d from r = 1 / d correctly rounded (Markstein). In this order of signs it keeps -0.
-__device__ __forceinline__ float quotient(float x, float d, float r) {
-  float estimate = __fmul_rn(x, r);
-  return __fmaf_rn(__fmaf_rn(estimate, d, -x), -r, estimate);
-}
-
-struct E4M3 {
-  static constexpr float kMaximum = 448.0f;
-  static constexpr uint32_t kNaN = 0x7F7F7F7F;
-  __device__ static uint32_t pack(const float* y) {
-    uint32_t word = 0;
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
-    uint16_t low, high;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(y[1]), "f"(y[0]));
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(y[3]), "f"(y[2]));
-    asm("mov.b32 %0, {%1, %2};" : "=r"(word) : "h"(low), "h"(high));
-#else
-    __trap();  // the host refuses e4m3 here
-#endif
-    return word;
-  }
-};
-
-struct Int8 {
-  static constexpr float kMaximum = 127.0f;
-  static constexpr uint32_t kNaN = 0;  // it has none
-  __device__ static uint32_t pack(const float* y) {
-    uint32_t bits[4];
-    // 1.5 * 2^23 leaves no bit for fractions: the addition rounds to nearest even, the integer is in the low byte.
-#pragma unroll
-    for (int i = 0; i < 4; ++i) bits[i] = __float_as_uint(__fadd_rn(y[i], 12582912.0f));
-    return __byte_perm(__byte_perm(bits[0], bits[1], 0x0040), __byte_perm(bits[2], bits[3], 0x0040), 0x5410);
-  }
-};
-
 template <class T, class Q>
-__device__ __forceinline__ void quantize(const Problem& p, const Vector<T>& vector, bool live, int expert, int64_t row,
-                                         uint32_t column) {
+__device__ __forceinline__ void store_quantized(const Problem& p, const Vector<T>& vector, bool live, int expert,
+                                                int64_t row, uint32_t column) {
   bool finite;
   const int lanes = (1 << p.group_shift) / kElements;
-  const float largest = fmaxf(vector.largest(lanes, finite), p.eps);
-  float scale = quotient(largest, Q::kMaximum, 1.0f / Q::kMaximum);
-  uint32_t exponent = 0xFF;
-  if (p.ue8m0) {
-    exponent = (__float_as_uint(scale) + 0x7FFFFFu) >> 23;
-    scale = __uint_as_float(exponent << 23);
-  }
-  const float reciprocal = __frcp_rn(scale);
+  const float largest = vector.largest(lanes, finite);
+  const quantize::Scale scale = quantize::scale_of<Q>(largest, finite, p.eps, p.ue8m0);
+  const float reciprocal = __frcp_rn(scale.value);
   float y[kElements];
   vector.unpack(y);
 #pragma unroll
-  for (int i = 0; i < kElements; ++i) y[i] = quotient(y[i], scale, reciprocal);
+  for (int i = 0; i < kElements; ++i) y[i] = quantize::quotient(y[i], scale.value, reciprocal);
   uint4 packed = {Q::pack(y), Q::pack(y + 4), Q::pack(y + 8), Q::pack(y + 12)};
   if (!finite) {
-    packed = {Q::kNaN, Q::kNaN, Q::kNaN, Q::kNaN};
-    scale = __uint_as_float(0x7FC00000u);
-    exponent = 0xFF;
+    constexpr uint32_t kNaN = std::is_same<Q, E4M3>::value ? 0x7F7F7F7F : 0;  // int8 has none
+    packed = {kNaN, kNaN, kNaN, kNaN};
   }
   if (!live) return;
   const uint32_t vector_of_row = column / kElements;
   p.q[(expert * p.rows + row) * (p.columns / kElements) + vector_of_row] = packed;
   if (vector_of_row & (lanes - 1)) return;
-  const uint32_t group = column >> p.group_shift;
   const int64_t base = expert * p.scale_expert_stride + row * p.scale_row_stride;
-  if (!p.ue8m0) {
-    static_cast<float*>(p.scales)[base + group * p.scale_column_stride] = scale;
-    return;
-  }
-  uint8_t* word = static_cast<uint8_t*>(p.scales) + (base + (group / 4) * p.scale_column_stride) * 4;
-  word[group % 4] = exponent;
-  if (column + (1u << p.group_shift) == static_cast<uint32_t>(p.columns))
-    for (uint32_t i = group % 4 + 1; i < 4; ++i) word[i] = 0;
+  quantize::store_scale(static_cast<char*>(p.scales) + base * 4, p.scale_column_stride, column >> p.group_shift,
+                        static_cast<uint32_t>(p.columns) >> p.group_shift, scale, p.ue8m0);
 }
 
 // Expert and row within it of the n-th live row; `ends` are the running sums of the experts' live rows.
@@ -290,12 +206,12 @@ __global__ void __launch_bounds__(kThreads) per_token_group_quant(const Problem 
         row[i] -= expert[i] ? ends[expert[i] - 1] : 0;
       }
       const char* source = static_cast<const char*>(p.x) +
-                           ((expert[i] * p.rows + row[i]) * p.row_stride + column[i]) * T::kBytes;
+                           ((expert[i] * p.rows + row[i]) * p.row_stride + column[i]) * kBytes<T>;
       loaded[i] = {};
       if (live[i]) loaded[i].read(source);
       if constexpr (SILU) {
         up[i] = {};
-        if (live[i]) up[i].read(source + static_cast<int64_t>(p.columns) * T::kBytes);
+        if (live[i]) up[i].read(source + static_cast<int64_t>(p.columns) * kBytes<T>);
       }
     }
 #if __CUDA_ARCH__ >= 900
@@ -305,7 +221,7 @@ __global__ void __launch_bounds__(kThreads) per_token_group_quant(const Problem 
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
       if constexpr (SILU) loaded[i].multiply_silu(up[i]);
-      quantize<T, Q>(p, loaded[i], live[i], expert[i], row[i], column[i]);
+      store_quantized<T, Q>(p, loaded[i], live[i], expert[i], row[i], column[i]);
     }
     first += static_cast<int64_t>(gridDim.x) * (kThreads * VECTORS);
   } while (MASKED && first < rows * vectors);
@@ -341,7 +257,7 @@ cudaError_t launch(const Problem& p, int multiprocessors, bool overlap, cudaStre
 // One vector a thread while there are not enough to fill the GPU; then two, to have more loads in flight.
 template <class T, class Q, bool SILU, bool MASKED>
 cudaError_t choose_vectors(const Problem& p, int multiprocessors, bool overlap, cudaStream_t stream) {
-  constexpr int kMany = T::kBytes == 4 ? 1 : 2;
+  constexpr int kMany = kBytes<T> == 4 ? 1 : 2;
   const int64_t vectors = p.experts * p.rows * (p.columns / kElements);
   if (vectors < int64_t{2048} * kMany * multiprocessors)
     return launch<T, Q, SILU, MASKED, 1>(p, multiprocessors, overlap, stream);

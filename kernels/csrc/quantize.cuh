@@ -106,6 +106,18 @@ __device__ __forceinline__ float reciprocal(float d) {
   return __fmaf_rn(estimate, __fmaf_rn(-d, estimate, 1.0f), estimate);
 }
 
+// The scale of a group whose largest magnitude is `largest`, without reciprocal and rest.
+template <class Q>
+__device__ __forceinline__ Scale scale_of(float largest, bool finite, float eps, bool ue8m0) {
+  Scale scale = {};
+  scale.finite = finite;
+  scale.value = quotient(fmaxf(largest, eps), Q::kMaximum, 1.0f / Q::kMaximum);
+  scale.exponent = (__float_as_uint(scale.value) + 0x7FFFFFu) >> 23;
+  if (ue8m0) scale.value = __uint_as_float(scale.exponent << 23);
+  if (!finite) scale.value = __uint_as_float(0x7FC00000u), scale.exponent = 0xFF;
+  return scale;
+}
+
 // The scale of a group that LANES neighbouring lanes share (all of a warp take part), from this lane's WORDS words.
 template <class T, class Q, int LANES, int WORDS>
 __device__ __forceinline__ Scale group_scale(const uint32_t (&words)[WORDS], float eps, bool ue8m0) {
@@ -115,12 +127,7 @@ __device__ __forceinline__ Scale group_scale(const uint32_t (&words)[WORDS], flo
 #pragma unroll
   for (int step = LANES / 2; step; step /= 2) pair = T::larger(pair, __shfl_xor_sync(~0u, pair, step));
   const uint32_t bits = max(pair & 0xFFFFu, pair >> 16);
-  Scale scale;
-  scale.finite = bits < T::kInfinity;
-  scale.value = quotient(fmaxf(T::widen(bits), eps), Q::kMaximum, 1.0f / Q::kMaximum);
-  scale.exponent = (__float_as_uint(scale.value) + 0x7FFFFFu) >> 23;
-  if (ue8m0) scale.value = __uint_as_float(scale.exponent << 23);
-  if (!scale.finite) scale.value = __uint_as_float(0x7FC00000u), scale.exponent = 0xFF;
+  Scale scale = scale_of<Q>(T::widen(bits), bits < T::kInfinity, eps, ue8m0);
   scale.reciprocal = reciprocal(scale.value);
   if (__fmaf_rn(-scale.value, scale.reciprocal, 1.0f) < 0.0f)
     scale.reciprocal = __uint_as_float(__float_as_uint(scale.reciprocal) - 1);

@@ -8,35 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import contract, cuda, launch
+from kernels import cuda, launch
 from kernels import fused_copy as operation
 from kernels.copy_plan import REPEAT_LAST, CopyPlan
 from kernels.fused_copy import LARGE_CAPACITY, Backend, build_cases, fused_copy, fused_copy_reference
+from tests.kernels.fused_copy_kit import BACKENDS, ON_GPU, needs_gpu, random_bytes, random_lanes
 
-ON_GPU = torch.cuda.is_available()
-needs_gpu = pytest.mark.skipif(
-    not ON_GPU, reason="needs a GPU: graphs, streams and sizes beyond the interpreter"
-)
-BACKENDS = [
-    pytest.param("triton"),
-    pytest.param(
-        "cuda", marks=pytest.mark.skipif(not (ON_GPU and cuda.available()), reason="needs a GPU and nvcc")
-    ),
-]
 POISON = 0x7F
 
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Backend:
     return request.param
-
-
-def random_bytes(size: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(0, 256, (size,), dtype=torch.uint8, device=generator.device, generator=generator)
-
-
-def random_lanes(size: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(0, 1 << 30, (size,), dtype=torch.int32, device=generator.device, generator=generator)
 
 
 def require_equal_to_reference(
@@ -99,21 +82,6 @@ def test_many_regions_of_every_kind_in_one_launch(
     require_equal_to_reference(describe, 1 << 18, device, backend, count=1)
 
 
-@pytest.mark.parametrize("lanes", [8, *([100, 512, 40_000] if ON_GPU else [])])
-def test_a_smaller_batch_clears_the_padding_lanes_of_every_mirror(
-    lanes: int, device: torch.device, generator: torch.Generator, backend: Backend
-) -> None:
-    mirrors, sources = ([random_lanes(lanes, generator) for _ in range(24)] for _ in range(2))
-    plan = CopyPlan()
-    for mirror, source in zip(mirrors, sources, strict=True):
-        plan.mirror(mirror, source, -1)
-    for count in (lanes, 5, 0):
-        fused_copy(plan, count, backend=backend)
-        for mirror, source in zip(mirrors, sources, strict=True):
-            assert torch.equal(mirror[:count], source[:count])
-            assert (mirror[count:] == -1).all()
-
-
 @pytest.mark.parametrize(
     ("dtype", "value"),
     [
@@ -147,48 +115,6 @@ def test_a_fill_reads_its_value_when_it_runs(device: torch.device, backend: Back
         value.fill_(now)
         fused_copy(plan, backend=backend)
         assert written.tolist() == [0, *[now] * 19, 0]
-
-
-def test_an_index_pointer_has_one_more_than_the_count_and_repeats_its_last(
-    device: torch.device, backend: Backend
-) -> None:
-    pointers = torch.arange(0, 90, 10, dtype=torch.int32, device=device)
-    mirror = torch.full((9,), -5, dtype=torch.int32, device=device)
-    plan = CopyPlan()
-    plan.mirror(mirror, pointers, REPEAT_LAST, extra=1)
-    fused_copy(plan, 5, backend=backend)
-    assert mirror.tolist() == [0, 10, 20, 30, 40, 50, 50, 50, 50]
-
-
-def test_repeating_the_last_of_none_fills_zeros(device: torch.device, backend: Backend) -> None:
-    mirror = torch.full((9,), -5, dtype=torch.int32, device=device)
-    plan = CopyPlan()
-    plan.mirror(mirror, torch.ones_like(mirror), REPEAT_LAST)
-    fused_copy(plan, 0, backend=backend)
-    assert mirror.tolist() == [0] * 9
-
-
-def test_each_region_can_have_its_own_count(device: torch.device, backend: Backend) -> None:
-    mirrors = [torch.full((6,), -5, dtype=torch.int64, device=device) for _ in range(3)]
-    plan = CopyPlan()
-    for mirror in mirrors:
-        plan.mirror(mirror, torch.arange(1, 7, device=device), 0)
-    fused_copy(plan, [1, 6, 0], backend=backend)
-    assert [mirror.tolist() for mirror in mirrors] == [[1, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6], [0] * 6]
-
-
-@pytest.mark.parametrize(("given", "copied"), [(4, 4), (0, 0), (-3, 0), (99, 7)])
-def test_a_count_on_the_device_is_read_and_held_to_what_fits(
-    given: int, copied: int, device: torch.device, backend: Backend
-) -> None:
-    count = torch.tensor([2], dtype=torch.int32, device=device)
-    source, mirror = torch.arange(1, 8, device=device), torch.full((7,), -5, device=device)
-    plan = CopyPlan()
-    plan.mirror(mirror, source, 0, count=count)
-    fused_copy(plan, backend=backend)
-    count.fill_(given)
-    fused_copy(plan, backend=backend)
-    assert mirror.tolist() == [*range(1, copied + 1), *[0] * (7 - copied)]
 
 
 @pytest.mark.parametrize("width", [1, 3, 8, 130, *([700, 5000] if ON_GPU else [300])])
@@ -250,136 +176,18 @@ def test_empty_regions_and_plans_do_nothing(device: torch.device, backend: Backe
     kept = torch.full((4,), 9, dtype=torch.int32, device=device)
     plan = CopyPlan()
     plan.copy(kept[:0], kept[2:2])
+    plan.copy(kept.new_empty(5, 0), kept.new_empty(5, 0))
+    plan.fill(kept.view(2, 2)[:, 1:1], 3)
     plan.fill(kept[3:], 1)
     fused_copy(plan, backend=backend)
     assert kept.tolist() == [9, 9, 9, 1]
 
 
-def test_a_rebound_region_moves_the_new_tensors(device: torch.device, backend: Backend) -> None:
-    first, second, to = (torch.full((8,), value, dtype=torch.int32, device=device) for value in (1, 2, 0))
+def test_an_unknown_backend_is_refused(device: torch.device) -> None:
     plan = CopyPlan()
-    number = plan.mirror(to, first, -1)
-    fused_copy(plan, 8, backend=backend)
-    plan.rebind(number, source=second)
-    fused_copy(plan, 3, backend=backend)
-    assert to.tolist() == [2, 2, 2, -1, -1, -1, -1, -1]
-
-
-def overlapping(plan: CopyPlan) -> None:
-    pool = torch.zeros(64, dtype=torch.int32, device=DEVICE)
-    plan.copy(pool[:32], pool[31:63])
-
-
-def overlapping_destinations(plan: CopyPlan) -> None:
-    pool = torch.zeros(64, dtype=torch.int32, device=DEVICE)
-    plan.fill(pool[:32], 0)
-    plan.fill(pool[31:], 0)
-
-
-def destination_read_by_an_earlier_region(plan: CopyPlan) -> None:
-    pool = torch.zeros(64, dtype=torch.int32, device=DEVICE)
-    plan.copy(pool[:8], pool[8:16])
-    plan.fill(pool[12:20], 0)
-
-
-def source_written_by_an_earlier_region(plan: CopyPlan) -> None:
-    pool = torch.zeros(64, dtype=torch.int32, device=DEVICE)
-    plan.fill(pool[:8], 0)
-    plan.copy(pool[8:16], pool[4:12].clone())
-    plan.copy(pool[16:24], pool[7:15])
-
-
-def overlapping_columns(plan: CopyPlan) -> None:
-    table = torch.zeros(6, 4, dtype=torch.int32, device=DEVICE)
-    plan.fill(table[:, :2], 0)
-    plan.fill(table[:, 1:3], 0)
-
-
-def count_inside_a_destination(plan: CopyPlan) -> None:
-    pool = torch.zeros(64, dtype=torch.int32, device=DEVICE)
-    plan.mirror(pool[:8], pool[8:16], 0, count=pool[7:8])
-
-
-def zeros(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-    return torch.zeros(shape, dtype=dtype, device=DEVICE)
-
-
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-BAD_REGIONS: dict[str, tuple[Callable[[CopyPlan], object], str]] = {
-    "overlap": (overlapping, "region 0's destination: expected memory that nothing else .* over region 0's source"),
-    "overlapping destinations": (overlapping_destinations, "region 1's destination: .* over region 0's destination"),
-    "earlier source": (destination_read_by_an_earlier_region, "region 1's destination: .* over region 0's source"),
-    "later source": (source_written_by_an_earlier_region, "region 0's destination: .* over region 2's source"),
-    "overlapping columns": (overlapping_columns, "region 1's destination: .* over region 0's destination"),
-    "count overwritten": (count_inside_a_destination, "over region 0's count"),
-    "dtype": (lambda p: p.copy(zeros(4), zeros(4, dtype=torch.int64)), "source: expected dtype int32, got int64"),
-    "shape": (lambda p: p.copy(zeros(4), zeros(5)), r"source: expected shape \[4\], got \[5\]"),
-    "not a tensor": (lambda p: p.copy(zeros(4), 3), "source: expected a tensor, got int"),
-    "strides": (
-        lambda p: p.copy(zeros(4, 6, 8)[:, :3, :5], zeros(4, 3, 5)),
-        r"expected dimensions that merge into contiguous rows at one stride, got shape \[4, 3, 5\]",
-    ),
-    "expanded destination": (
-        lambda p: p.fill(zeros(1).expand(5), 1),
-        r"destination: expected rows that do not overlap, got strides \[0\]",
-    ),
-    "count dtype": (
-        lambda p: p.mirror(zeros(4), zeros(4), 0, count=zeros(1, dtype=torch.int64)),
-        "count: expected dtype int32, got int64",
-    ),
-    "count shape": (lambda p: p.mirror(zeros(4), zeros(4), 0, count=zeros(2)), r"count: expected shape \[1\], got \[2\]"),
-    "value too large": (lambda p: p.fill(zeros(4), 2**31), "padding: expected a value of int32, got 2147483648"),
-    "value not whole": (lambda p: p.fill(zeros(4), 1.5), "padding: expected a value of int32, got 1.5"),
-    "value dtype": (
-        lambda p: p.fill(zeros(4), zeros(1, dtype=torch.int16)),
-        "padding: expected dtype int32, got int16",
-    ),
-    "wide element": (
-        lambda p: p.fill(zeros(4, dtype=torch.complex128), 1),
-        "element bytes: expected one of 1, 2, 4, 8, got 16",
-    ),
-    "repeat in two dimensions": (
-        lambda p: p.mirror(zeros(4, 2), zeros(4, 2), REPEAT_LAST),
-        "expected 'repeat last' for one dimension, got 2",
-    ),
-    "no rows": (lambda p: p.mirror(zeros(), zeros(), 0), "expected rows to count"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("describe", "message"), BAD_REGIONS.values(), ids=BAD_REGIONS)
-def test_a_bad_region_is_refused_and_leaves_the_plan_as_it_was(
-    describe: Callable[[CopyPlan], object], message: str
-) -> None:
-    plan = CopyPlan()
-    with pytest.raises(ValueError, match=message):
-        describe(plan)
-    assert len(plan.regions) == len(plan.words) <= 2
-
-
-@pytest.mark.parametrize(
-    ("count", "message"),
-    [
-        (None, r"count: expected one in \[0, 5\], got none"),
-        (6, r"count: expected one in \[0, 5\], got 6"),
-        (-1, r"count: expected one in \[0, 5\], got -1"),
-        ([1, 9, 0], r"count\[1\]: expected one in \[-1, 7\], got 9"),
-        ([1, 1], r"count: expected one for each of 3 regions, got shape \[2\]"),
-    ],
-)
-def test_a_count_that_would_cut_rows_off_is_refused(count: int | list[int] | None, message: str) -> None:
-    plan = CopyPlan()
-    plan.mirror(zeros(5), zeros(5), 0)
-    plan.mirror(zeros(8), zeros(8), REPEAT_LAST, extra=1)
-    plan.copy(zeros(3), zeros(3))
-    with pytest.raises(ValueError, match=message):
-        fused_copy(plan, count)
-
-
-def test_a_count_that_no_region_takes_is_refused() -> None:
-    plan = CopyPlan()
-    plan.copy(zeros(3), zeros(3))
-    with pytest.raises(ValueError, match="count: expected none"):
-        fused_copy(plan, 3)
+    plan.fill(torch.zeros(4, device=device), 1)
+    with pytest.raises(ValueError, match="backend: expected one of None, cuda, triton, got cutlass"):
+        fused_copy(plan, backend="cutlass")  # type: ignore[arg-type]
 
 
 def test_without_nvcc_triton_does_it(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
@@ -392,12 +200,6 @@ def test_without_nvcc_triton_does_it(monkeypatch: pytest.MonkeyPatch, device: to
     assert launched == ["_fused_copy_kernel"]
 
 
-def test_a_device_count_out_of_range_is_refused_in_debug_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract, "DEBUG", True)
-    with pytest.raises(ValueError, match=r"count: expected values in \[0, 5\), got \[9, 9\]"):
-        CopyPlan().mirror(zeros(4), zeros(4), 0, count=zeros(1) + 9)
-
-
 def test_the_build_reaches_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     monkeypatch.setattr(operation, "_LIBRARY", lambda function, *_, **__: seen.append(function))
@@ -405,54 +207,6 @@ def test_the_build_reaches_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None
         for case in build_cases():
             case.call()
     assert seen == ["fused_copy_small", "fused_copy_large", "_fused_copy_kernel"]
-
-
-@needs_gpu
-def test_a_launch_keeps_its_count_while_the_host_prepares_the_next(
-    device: torch.device, backend: Backend
-) -> None:
-    source, mirror = torch.arange(1, 9, device=device), torch.zeros(8, dtype=torch.int64, device=device)
-    plan = CopyPlan()
-    plan.mirror(mirror, source, -1)
-    fused_copy(plan, 1, backend=backend)
-    torch.cuda.synchronize()
-    torch.cuda._sleep(20_000_000)
-    fused_copy(plan, 8, backend=backend)
-    after_first = mirror.clone()
-    fused_copy(plan, 5, backend=backend)
-    assert after_first.tolist() == list(range(1, 9))
-    assert mirror.tolist() == [1, 2, 3, 4, 5, -1, -1, -1]
-
-
-@needs_gpu
-def test_a_graph_replays_with_the_counts_it_reads_on_the_device(
-    device: torch.device, backend: Backend
-) -> None:
-    count = torch.tensor([4], dtype=torch.int32, device=device)
-    source, mirror = torch.arange(1, 8, device=device), torch.zeros(7, dtype=torch.int64, device=device)
-    plan = CopyPlan()
-    plan.mirror(mirror, source, 0, count=count)
-    fused_copy(plan, backend=backend)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        fused_copy(plan, backend=backend)
-    for now in (7, 2):
-        count.fill_(now)
-        source.add_(10)
-        graph.replay()
-        assert mirror.tolist() == [*source[:now].tolist(), *[0] * (7 - now)]
-
-
-@needs_gpu
-def test_new_counts_inside_a_capture_are_refused_by_triton(device: torch.device) -> None:
-    plan = CopyPlan()
-    plan.mirror(zeros(7), zeros(7), 0)
-    fused_copy(plan, 3, backend="triton")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        fused_copy(plan, 3, backend="triton")
-        with pytest.raises(RuntimeError, match="expected the counts of the last launch inside a capture"):
-            fused_copy(plan, 4, backend="triton")
 
 
 @needs_gpu

@@ -322,7 +322,11 @@ BAD: list[tuple[str, str, Callable[[torch.Tensor], object]]] = [
     ("kv_cache", "expected shape", lambda t: t[:, :1].contiguous()),
     ("kv_cache", "contiguous", _columns),
     ("kv_cache", "aligned to 16", _misaligned),
-    ("kv_cache", "expected a power of two, got 12", lambda t: t[..., :12, :].contiguous()),
+    (
+        "kv_cache",
+        "expected a page_size that is a power of two, got 12",
+        lambda t: t[..., :12, :].contiguous(),
+    ),
     ("block_tables", "expected dtype int32, got int64", torch.Tensor.long),
     ("block_tables", r"expected shape \[2, any\], got \[1, 9\]", lambda t: t[:1]),
     ("block_tables", "contiguous rows", _columns),
@@ -346,7 +350,7 @@ def test_e4m3_is_refused_where_the_gpu_has_none(generator):
     call = make(generator, [70], cache_dtype=E4M3)
     with (
         target.building("sm80"),
-        pytest.raises(ValueError, match=r"kv_cache: expected q's dtype .* on sm80"),
+        pytest.raises(ValueError, match=r"kv_cache: expected dtype bfloat16 on sm80, got float8_e4m3fn"),
     ):
         call.run()
 

@@ -293,7 +293,7 @@ BAD = {
     "kv_cache: expected a pointer aligned to 16 bytes, got one 2 bytes past": replaced(
         kv_cache=lambda t: torch.empty(t.numel() + 1, dtype=t.dtype, device=t.device)[1:].view(t.shape)
     ),
-    "kv_cache page_size: expected a power of two, got 12": replaced(
+    "kv_cache: expected a page_size that is a power of two, got 12": replaced(
         kv_cache=lambda t: t[:, :, :, :12].contiguous()
     ),
     "block_tables: expected dtype int32, got int64": replaced(block_tables=lambda t: t.long()),

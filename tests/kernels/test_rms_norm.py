@@ -188,6 +188,14 @@ def test_fused_quantization_equals_the_unfused_bit_for_bit(
         assert torch.equal(bits(scales), bits(expected_scales))
 
 
+@pytest.mark.parametrize("width", [128, 384, 1000, 7168, 16384] if GPU else [384])
+def test_a_row_is_the_same_among_few_and_among_many(width, generator, backend):
+    x, weight = normal(generator, 1000 if GPU else 9, width), normal(generator, width)
+    many = rms_norm(x, weight, EPS, backend=backend)
+    for rows in (1, 7, 264):  # at 264 and fewer the threads hold other vectors of the row
+        assert torch.equal(rms_norm(x[:rows], weight, EPS, backend=backend), many[:rows])
+
+
 @pytest.mark.parametrize("group_size", [32, 64, 128])
 @pytest.mark.parametrize("groups", [1, 3, 17])
 def test_every_group_size_and_count(group_size, groups, generator):

@@ -125,13 +125,26 @@ def test_sections_follow_each_other_or_take_turns() -> None:
             "rope_type: expected one of default, mrope, linear, dynamic, yarn, llama3, got",
         ),
         ({"rope_type": "linear"}, "rope_scaling: expected an entry factor, got rope_type"),
-        ({"rope_type": "linear", "factor": "2"}, "rope_scaling: expected a number for factor, got '2'"),
+        (
+            {"rope_type": "linear", "factor": "2"},
+            "rope_scaling: expected a positive number for factor, got '2'",
+        ),
+        ({"rope_type": "linear", "factor": 0}, "rope_scaling: expected a positive number for factor, got 0"),
+        (
+            {"rope_type": "yarn", "factor": [4]},
+            r"rope_scaling: expected a positive number for factor, got \[4\]",
+        ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor: expected 1, got 0.5"),
     ],
 )
 def test_a_bad_scaling_is_refused(scaling: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         compute(scaling)
+
+
+def test_a_base_that_is_not_positive_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"theta: expected a positive number, got 0\.0"):
+        inverse_frequencies(64, 0.0, max_positions=LONGEST)
 
 
 def test_an_odd_head_is_refused() -> None:

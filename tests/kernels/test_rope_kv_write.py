@@ -1,136 +1,19 @@
-"""Rotation and cache against float64, and against transformers' own order of operations in float32.
-
-Tolerances. An output is rounded once, by at most u of its value (u = 2^-24 float32, 2^-11 float16, 2^-8 bfloat16), and
-the reference, rounded too, may lie on the other side of a tie: 2u. Before that the float32 arithmetic adds, of the
-largest value in the head, 4 roundings of the rotation and, with a norm, at most head_dim/2 + 4 of its sum and product.
-"""
+"""Rotation and cache against float64, and against transformers' own order of operations in float32."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from kernels import contract, launch
-from kernels.rope_frequencies import axes_of_sections, cos_sin_table, inverse_frequencies
-from kernels.rope_kv_write import build_cases, rope_kv_write, rope_kv_write_reference
+from kernels import launch
+from kernels.rope_frequencies import cos_sin_table, inverse_frequencies
+from kernels.rope_kv_write import build_cases
+from tests.kernels.rope_kit import E4M3, ON_GPU, POISON, make, poisoned, require_cache, require_close
 
-ON_GPU = torch.cuda.is_available()
 needs_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU: graphs and sizes beyond the interpreter")
-ROUNDOFF = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-E4M3 = torch.float8_e4m3fn
-POISON = 0x7F  # NaN in every dtype here
-
-
-@dataclass
-class Call:
-    """Arguments of one call; the cache and the output are poisoned."""
-
-    qkv: torch.Tensor
-    positions: torch.Tensor
-    slots: torch.Tensor
-    cache: torch.Tensor
-    cos_sin: torch.Tensor
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def out(self) -> torch.Tensor:
-        head_dim = self.cos_sin.shape[1]
-        shape = self.qkv.shape[0], self.options["query_heads"], head_dim
-        return poisoned(*shape, dtype=self.qkv.dtype, device=self.qkv.device)
-
-    def run(self, **options: Any) -> torch.Tensor:
-        return rope_kv_write(self.qkv, self.positions, self.slots, self.cache, self.cos_sin, **self.options, **options)  # fmt: skip
-
-    def run_reference(self, working: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
-        """Queries and the cache that results."""
-        cache = self.cache.clone()
-        queries = rope_kv_write_reference(
-            self.qkv, self.positions, self.slots, cache, self.cos_sin, **self.options, working=working
-        )
-        return queries, cache
-
-
-def poisoned(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    tensor = torch.empty(shape, dtype=dtype, device=device)
-    tensor.view(torch.uint8).fill_(POISON)
-    return tensor
-
-
-def make(
-    generator: torch.Generator,
-    *,
-    tokens: int = 7,
-    query_heads: int = 4,
-    kv_heads: int = 2,
-    head_dim: int = 64,
-    page_size: int = 4,
-    pages: int = 6,
-    dtype: torch.dtype = torch.bfloat16,
-    cache_dtype: torch.dtype | None = None,
-    norm: bool = False,
-    axes: bool = False,
-    interleaved: bool = False,
-    longest: int = 300,
-) -> Call:
-    device = generator.device
-
-    def random(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, device=device, generator=generator).to(dtype)
-
-    positions = torch.randint(
-        0, longest, (3, tokens) if axes else (tokens,), device=device, generator=generator
-    )
-    slots = torch.randperm((pages - 1) * page_size, device=device, generator=generator)[:tokens] + page_size
-    table = cos_sin_table(*inverse_frequencies(head_dim, 1e4, max_positions=longest), longest)
-    options: dict[str, Any] = {"query_heads": query_heads, "interleaved": interleaved}
-    if norm:
-        options |= {"query_norm": random(head_dim), "key_norm": random(head_dim)}
-    if axes:
-        half = head_dim // 2
-        sections = half - 2 * (half // 3), half // 3, half // 3
-        options |= {"axis_of_frequency": axes_of_sections(sections).to(device)}
-    return Call(
-        random(tokens, (query_heads + 2 * kv_heads) * head_dim),
-        positions.int(),
-        slots,
-        poisoned(pages, 2, kv_heads, page_size, head_dim, dtype=cache_dtype or dtype, device=device),
-        table.to(device),
-        options,
-    )
-
-
-def require_close(actual: torch.Tensor, expected: torch.Tensor, *, norm: bool) -> None:
-    head_dim = actual.shape[-1]
-    before = (4 + (head_dim / 2 + 4 if norm else 0)) * 2.0**-24
-    assert not actual.isnan().any()
-    a, b = actual.double(), expected.double()
-    allowed = 2 * ROUNDOFF[actual.dtype] * b.abs() + before * b.abs().amax(-1, keepdim=True) * 2
-    assert ((a - b).abs() <= allowed).all()
-
-
-def require_cache(actual: torch.Tensor, expected: torch.Tensor, slots: torch.Tensor, *, norm: bool) -> None:
-    """Written slots are close, values exact, and every other byte is still poison."""
-    page_size = actual.shape[3]
-    kept = slots[slots >= 0].long()
-    page, offset = kept // page_size, kept % page_size
-    keys, wanted = (cache[page, 0, :, offset] for cache in (actual, expected))
-    values, wanted_values = (cache[page, 1, :, offset].float() for cache in (actual, expected))
-    if actual.dtype == E4M3:
-        # A float32 value on the other side of a tie is one ulp away. Triton's interpreter also loses the carry of a
-        # significand that rounds up to the next power of two: it then stores half.
-        for ours, theirs in ((keys.float(), wanted.float()), (values, wanted_values)):
-            near = (ours - theirs).abs() <= (theirs.abs() / 8).clamp(min=2.0**-9)
-            assert (near | (not ON_GPU) & (2 * ours == theirs)).all()
-    else:
-        require_close(keys, wanted, norm=norm)
-    if actual.dtype != E4M3 or ON_GPU:
-        assert torch.equal(values, wanted_values)
-    rest = actual.clone()
-    rest.view(torch.uint8).view(*rest.shape[:-1], -1)[page, :, :, offset] = POISON
-    assert (rest.view(torch.uint8) == POISON).all()
 
 
 SHAPES = [
@@ -272,12 +155,6 @@ def test_e4m3_saturates_and_keeps_nan(generator: torch.Generator) -> None:
         assert row[:, :, 8].isnan().all()
 
 
-def test_no_tokens_return_at_once(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "launch", lambda *_, **__: pytest.fail("launched"))
-    call = make(generator, tokens=0)
-    assert call.run().shape == (0, 4, 64)
-
-
 def test_each_axis_turns_its_own_frequencies(generator: torch.Generator) -> None:
     """The same as turning by a table in which each frequency's row is its axis's."""
     call = make(generator, dtype=torch.float32, axes=True)
@@ -301,73 +178,6 @@ def test_large_positions_are_exact(generator: torch.Generator) -> None:
     call = replace(call, positions=at, cos_sin=table)
     expected, _ = call.run_reference()
     require_close(call.run(), expected, norm=False)
-
-
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "qkv dtype": ({"qkv": lambda c: c.qkv.double()}, "qkv: expected dtype bfloat16 or float16 or float32, got float64"),
-    "qkv columns": ({"qkv": lambda c: c.qkv[:, :-64]}, r"qkv: expected shape \[7, 512\], got \[7, 448\]"),
-    "qkv rows not contiguous": ({"qkv": lambda c: c.qkv.T.contiguous().T}, "qkv: expected contiguous rows"),
-    "qkv misaligned": (
-        {"qkv": lambda c: torch.zeros(8 * 513, dtype=torch.bfloat16, device=c.qkv.device)[1:3585].view(7, 512)},
-        "qkv: expected a pointer aligned to 16 bytes, got one 2 bytes past",
-    ),
-    "qkv stride": (
-        {"qkv": lambda c: torch.zeros(7, 513, dtype=torch.bfloat16, device=c.qkv.device)[:, :512]},
-        "qkv: expected a first stride of a multiple of 16 bytes, got 513 elements",
-    ),
-    "positions dtype": ({"positions": lambda c: c.positions.long()}, "positions: expected dtype int32, got int64"),
-    "positions length": ({"positions": lambda c: c.positions[:3]}, r"positions: expected shape \[7\], got \[3\]"),
-    "slots dtype": ({"slots": lambda c: c.slots.float()}, "slots: expected dtype int64 or int32, got float32"),
-    "slots length": ({"slots": lambda c: c.slots[:6]}, r"slots: expected shape \[7\], got \[6\]"),
-    "slots stride": ({"slots": lambda c: c.slots.repeat(2)[::2]}, "slots: expected a contiguous tensor"),
-    "cache dtype": ({"cache": lambda c: c.cache.float()}, "cache: expected dtype bfloat16 or float8_e4m3fn, got float32"),
-    "cache dimensions": ({"cache": lambda c: c.cache[:, 0]}, r"cache: expected shape \[any, 2, any, any, any\]"),
-    "cache layout": ({"cache": lambda c: c.cache.transpose(2, 3)}, "cache: expected contiguous pages|qkv: expected"),
-    "page size": ({"cache": lambda c: c.cache[:, :, :, :3]}, "cache: expected a page_size that is a power of two, got 3"),
-    "head_dim": ({"cache": lambda c: c.cache[..., :40]}, "cache: expected a head_dim of 16 to 512 in steps of 16, got 40"),
-    "table dtype": ({"cos_sin": lambda c: c.cos_sin.half()}, "cos_sin: expected dtype float32, got float16"),
-    "table width": ({"cos_sin": lambda c: c.cos_sin[:, :32]}, r"cos_sin: expected shape \[any, 64\], got \[300, 32\]"),
-    "meta": ({"slots": lambda c: c.slots.to("meta")}, "slots: expected device (cpu|cuda:0), got meta"),
-    "norm": ({"query_norm": lambda c: c.cos_sin[0]}, "query_norm: expected dtype bfloat16, got float32"),
-    "norm length": ({"key_norm": lambda c: c.qkv[0, :32]}, r"key_norm: expected shape \[64\], got \[32\]"),
-    "axes without positions": (
-        {"axis_of_frequency": lambda c: torch.zeros(32, dtype=torch.int32, device=c.qkv.device)},
-        r"positions: expected shape \[any, 7\], got \[7\]",
-    ),
-    "out shape": ({"out": lambda c: c.out[:, :3]}, r"out: expected shape \[7, 4, 64\], got \[7, 3, 64\]"),
-    "out layout": ({"out": lambda c: c.out.transpose(0, 1).contiguous().transpose(0, 1)}, "out: expected contiguous heads"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("changes", "message"), BAD.values(), ids=BAD)
-def test_bad_input_is_refused_before_any_launch(
-    changes: dict[str, Any], message: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch, "launch", lambda *_, **__: pytest.fail("launched"))
-    call = make(generator)
-    changed = {name: change(call) for name, change in changes.items()}
-    fields = {name: changed.pop(name) for name in list(changed) if name in Call.__dataclass_fields__}
-    with pytest.raises(ValueError, match=message):
-        replace(call, **fields).run(**changed)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("slots", 24, r"slots: expected values in \[-1, 24\), got"),
-        ("slots", -2, r"slots: expected values in \[-1, 24\), got"),
-        ("positions", 300, r"positions: expected values in \[0, 300\), got"),
-        ("positions", -1, r"positions: expected values in \[0, 300\), got"),
-    ],
-)
-def test_values_out_of_range_are_refused_in_debug_mode(
-    name: str, value: int, message: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    call = make(generator)
-    {"slots": call.slots, "positions": call.positions}[name][2] = value
-    monkeypatch.setattr(contract, "DEBUG", True)
-    with pytest.raises(ValueError, match=message):
-        call.run()
 
 
 def test_the_build_reaches_every_variant_once() -> None:

@@ -33,7 +33,7 @@ def arange_constexpr(source: Source) -> Iterator[Span]:
 
 def device_print(source: Source) -> Iterator[Span]:
     for kernel in _kernels(source):
-        for statement in _unconditional(kernel.body):
+        for statement, _ in _unconditional(kernel.body):
             if (
                 isinstance(statement, ast.Expr)
                 and isinstance(statement.value, ast.Call)
@@ -45,7 +45,8 @@ def device_print(source: Source) -> Iterator[Span]:
 def unmasked_access(source: Source) -> Iterator[Span]:
     """An access without a mask at offsets that another access of the kernel masks.
 
-    Offsets wrapped by % are in range by construction, and accesses under an `if` may be guarded by it.
+    Offsets wrapped by % are in range by construction; accesses under an `if`, in a branch of a conditional expression, or
+    at offsets computed from what a `while` loop tests may be guarded by it.
     """
     for kernel in _kernels(source):
         assigned = _assigned(kernel)
@@ -55,10 +56,17 @@ def unmasked_access(source: Source) -> Iterator[Span]:
             mask = _mask(call)
             if mask is not None:
                 masked |= ranges & _sources(mask, assigned) & _sources(call.args[0], assigned)
-        for statement in _unconditional(kernel.body):
+        for statement, tested in _unconditional(kernel.body):
+            branches = _in_branches(statement)
             for call in _accesses(statement):
-                blocked = any(keyword.arg == "boundary_check" for keyword in call.keywords)
-                if _mask(call) is None and not blocked and masked & _sources(call.args[0], assigned):
+                offsets = _sources(call.args[0], assigned)
+                guarded = (
+                    _mask(call) is not None
+                    or call in branches
+                    or bool(tested & offsets)
+                    or any(keyword.arg == "boundary_check" for keyword in call.keywords)
+                )
+                if masked & offsets and not guarded:
                     yield span(call)
 
 
@@ -228,13 +236,29 @@ def _mask(call: ast.Call) -> ast.expr | None:
     return call.args[place] if len(call.args) > place else None
 
 
-def _unconditional(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements outside every `if`, loops entered."""
+def _unconditional(
+    body: list[ast.stmt], tested: frozenset[str] = frozenset()
+) -> Iterator[tuple[ast.stmt, frozenset[str]]]:
+    """The statements outside every `if`, loops entered, each with the names that the `while` loops around it test."""
     for statement in body:
-        if isinstance(statement, ast.For | ast.While):
-            yield from _unconditional(statement.body)
+        if isinstance(statement, ast.For):
+            yield from _unconditional(statement.body, tested)
+        elif isinstance(statement, ast.While):
+            names = {node.id for node in ast.walk(statement.test) if isinstance(node, ast.Name)}
+            yield from _unconditional(statement.body, tested | names)
         elif not isinstance(statement, ast.If):
-            yield statement
+            yield statement, tested
+
+
+def _in_branches(statement: ast.stmt) -> set[ast.Call]:
+    """The accesses in either branch of a conditional expression."""
+    return {
+        call
+        for node in ast.walk(statement)
+        if isinstance(node, ast.IfExp)
+        for branch in (node.body, node.orelse)
+        for call in _accesses(branch)
+    }
 
 
 def _is_range(node: ast.AST) -> bool:
