@@ -37,7 +37,7 @@ def _bench(arguments: argparse.Namespace) -> int:
                 f"{backend:7} batch {batch:3}  step {figures.step_ms:.3f} ms  replay {figures.replay_ms:.3f} ms"
                 f"  eager {figures.eager_ms:.2f} ms  floor {figures.floor_ms:.3f} ms"
                 f" ({figures.floor_ms / figures.replay_ms:.0%})  {batch / figures.step_ms * 1e3:.0f} tokens/s"
-                f"  {figures.nodes} nodes  capture {figures.capture_s:.2f} s",
+                f"  torch twin {figures.twin_ms:.3f} ms ({figures.twin_ms / figures.replay_ms:.2f}x)  {figures.nodes} nodes  capture {figures.capture_s:.2f} s",
                 flush=True,
             )
             records.append(asdict(figures))

@@ -10,6 +10,7 @@ import torch
 
 from runtime.attention.kernels import TableAttention, TritonAttention
 from runtime.batch import HostStep, host_step, to_device
+from runtime.bench.twin import TorchTwin, captured
 from runtime.config import ModelConfig
 from runtime.graph import Captured, DecodeGraphs
 from runtime.kernel_ops import KernelOps
@@ -40,6 +41,7 @@ class DecodeFigures:
         replay_ms: the graph alone, on the device.
         eager_ms: the same step without a graph.
         floor_ms: weights and cache read once at `bandwidth`.
+        twin_ms: replay of the same step in plain torch, see `runtime.bench.twin`.
         nodes: of the captured graph.
         capture_s: to capture it, kernels already compiled.
     """
@@ -50,6 +52,7 @@ class DecodeFigures:
     replay_ms: float
     eager_ms: float
     floor_ms: float
+    twin_ms: float
     nodes: int
     capture_s: float
 
@@ -88,6 +91,7 @@ def measure(
         _replay_ms(graph),
         eager_ms,
         floor_bytes(config, batch, context) / bandwidth * 1e3,
+        _twin_ms(config, weights, batch, context),
         node_count(graph),
         capture_s,
     )
@@ -101,6 +105,11 @@ def floor_bytes(config: ModelConfig, batch: int, context: int) -> int:
     weights = config.layers * layer + config.vocab_size * config.hidden_size
     cache = config.layers * 2 * config.kv_heads * config.head_dim * batch * context
     return (weights + cache) * config.dtype.itemsize
+
+
+@torch.inference_mode()
+def _twin_ms(config: ModelConfig, weights: Weights, batch: int, context: int) -> float:
+    return _replay_ms(captured(TorchTwin(config, weights, batch, context).step))
 
 
 def node_count(graph: Captured) -> int:
