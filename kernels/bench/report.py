@@ -38,8 +38,8 @@ def run(names: Sequence[str], *, with_peers: bool, json_file: Path | None) -> in
                 torch.cuda.empty_cache()
             print(line(row, figures), flush=True)
             records.append(record(row, figures))
-    if json_file:
-        json_file.write_text(json.dumps({"about": about, "rows": records}, indent=1) + "\n")
+        if json_file:  # after each operation, so that an interrupted run keeps what it measured
+            json_file.write_text(json.dumps({"about": about, "rows": records}, indent=1) + "\n")
     return 1 if broken or not records else 0
 
 
