@@ -229,7 +229,12 @@ def _differences(
 
 
 def _commit() -> str:
+    """The commit of the code, with `-dirty` where files differ from it."""
     done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=FOLDER, check=False
+        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+        capture_output=True,
+        text=True,
+        cwd=FOLDER,
+        check=False,
     )
     return done.stdout.strip() or "unknown"

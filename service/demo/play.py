@@ -24,6 +24,8 @@ from service.forge.local import LocalForge
 from service.forge.local_events import PullAction, pull_event
 from service.store import pulls, rounds
 from service.store.database import Database
+from service.store.lease import OPEN
+from service.store.outbox import Outbox
 from service.supervisor import free_port
 from service.webhook_client import deliver
 
@@ -56,11 +58,13 @@ class Stage:
         deliver(self.url, self.secret, "pull_request", pull_event(action, state, state.author))
 
     def wait_for_round(self, number: int, index: int) -> RoundReport:
-        """The report of a round once its check is completed on the forge. Raises `DemoFailed`."""
+        """The report of a round once all that it says stands on the forge. Raises `DemoFailed`."""
         head = self.forge.pull(REPO, number).head_sha
         deadline = time.monotonic() + _ROUND_SECONDS
         while time.monotonic() < deadline:
-            if any(check.status == "completed" for check in self.forge.checks(REPO, head)):
+            completed = any(check.status == "completed" for check in self.forge.checks(REPO, head))
+            # A check may be completed before a review beside it stands: several workers bring effects about.
+            if completed and not self._has_effects_left():
                 return self._report(number, index)
             time.sleep(0.1)
         raise DemoFailed(
@@ -82,6 +86,10 @@ class Stage:
         }
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
+
+    def _has_effects_left(self) -> bool:
+        with self.database.read() as connection:
+            return any(state in OPEN for _, state in Outbox().counts(connection))
 
     def _report(self, number: int, index: int) -> RoundReport:
         with self.database.read() as connection:
