@@ -192,6 +192,18 @@ def test_09_every_buffer_that_is_reassigned_is_a_typed_error(bench: Callable[...
     assert tried == len(fingerprint._bound) >= 20
 
 
+def test_09_a_replay_checks_before_it_runs(bench: Callable[..., Bench]) -> None:
+    made = bench()
+    requests = [request(1, 5), request(2, 6)]
+    made.both(requests)
+    before = [cache.clone() for cache in made.caches]
+    buffers = made.graphs._buffers
+    buffers.kv_lengths = buffers.kv_lengths.clone()
+    with pytest.raises(GraphContractError, match=r"buffers\.kv_lengths: expected int32 \[8\]"):
+        made.graphs.run(decode(requests), requests)
+    assert all(torch.equal(cache, old) for cache, old in zip(made.caches, before, strict=True))
+
+
 def _reassign(holder: Any, name: str) -> Callable[[], None]:
     """Put a clone in place of the tensor that `graph_buffers` gives as `name`; returns what puts it back."""
     old = holder.graph_buffers()[name]
@@ -248,6 +260,8 @@ def test_11_capturing_again_with_a_live_cache_leaves_it_alone(bench: Callable[..
     """Only the null page may be written."""
     made = bench()
     made.both([request(number, 7) for number in range(8)])
+    for cache in made.caches:
+        cache.uniform_()  # the pages of the lanes that ran last belong to others by now
     before = [cache.clone() for cache in made.caches]
     made.graphs._steps.clear()
     made.graphs.capture()
