@@ -54,14 +54,15 @@ __device__ __forceinline__ void store(uint4* pointer, const Words& words) {
 // In which order it adds depends on the vectors' places in the row alone, so that a row's bits are the same in every
 // layout: first neighbours, then neighbouring pairs, and so on up to chunks of 32 vectors; then chunks that are 32
 // apart; then again neighbours. What lies beyond the row adds zeros, which change nothing.
-template <int COUNT, int UNIT>
+template <int COUNT, int UNIT, bool FULL>
 __device__ __forceinline__ float row_sum(const float (&sums)[COUNT]) {
   constexpr int kParts = COUNT / UNIT;  // of a thread, each in another chunk
   constexpr int kLanes = 32 / UNIT;     // that hold a chunk
   float part[kParts];
 #pragma unroll
   for (int i = 0; i < kParts; ++i) part[i] = UNIT == 2 ? sums[2 * i] + sums[2 * i + 1] : sums[i];
-  const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  using Index = std::conditional_t<FULL, int, uint32_t>;  // for int, ptxas schedules the first weights' load early
+  const Index thread = threadIdx.x, threads = blockDim.x, lane = thread % 32, warp = thread / 32, warps = threads / 32;
 #pragma unroll
   for (int step = 1, left = kParts; step < kLanes; step *= 2) {
     // While there are several parts, a lane takes every other one and leaves the rest to its partner: in the end lane n
@@ -79,7 +80,7 @@ __device__ __forceinline__ float row_sum(const float (&sums)[COUNT]) {
     }
   }
   float sum = part[0];
-  if (warps == 1) {
+  if (!FULL && warps == 1) {
     if (UNIT == 2) sum += __shfl_xor_sync(~0u, sum, kLanes);
 #pragma unroll
     for (int step = 1; step < kParts; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
@@ -89,23 +90,24 @@ __device__ __forceinline__ float row_sum(const float (&sums)[COUNT]) {
   if (lane % kLanes < kParts) chunks[((lane % kLanes) * warps + warp) * UNIT + lane / kLanes] = sum;
   __syncthreads();
   sum = lane < COUNT * warps ? chunks[lane] : 0.0f;
-  if (COUNT > 1 && lane + 32 < COUNT * warps) sum += chunks[lane + 32];
+  if (!FULL && COUNT > 1 && lane + 32 < COUNT * warps) sum += chunks[lane + 32];
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
   return sum;
 }
 
 // Quantizes and stores UNIT neighbouring vectors of a row, the first of them `vector`.
-template <class T, class Q, int UNIT>
+template <class T, class Q, int UNIT, bool FULL>
 __device__ __forceinline__ void store_quantized(const Problem& p, uint2* out, char* scales, uint32_t vector,
                                                 const Words* values) {
   constexpr int kVectors = kGroupSize / 8;
   uint32_t words[4 * UNIT], q[2 * UNIT];
 #pragma unroll
   for (int i = 0; i < 4 * UNIT; ++i) words[i] = values[i / 4].word[i % 4];
-  const quantize::Scale scale = quantize::group_scale<T, Q, kVectors / UNIT>(words, p.scale_eps, p.ue8m0);
+  const quantize::Scale scale =
+      quantize::group_scale<T, Q, kVectors / UNIT>(words, p.scale_eps, !FULL && p.ue8m0);
   quantize::quantize<T, Q>(words, scale, q);
-  if (vector >= p.vectors) return;
+  if (!FULL && vector >= p.vectors) return;
   if constexpr (UNIT == 2) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(out + vector), "r"(q[0]), "r"(q[1]), "r"(q[2]),
                  "r"(q[3])
@@ -114,15 +116,25 @@ __device__ __forceinline__ void store_quantized(const Problem& p, uint2* out, ch
     asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(out + vector), "r"(q[0]), "r"(q[1]) : "memory");
   }
   if (vector % kVectors) return;
-  quantize::store_scale(scales, p.scale_column_stride, vector / kVectors, p.vectors / kVectors, scale, p.ue8m0);
+  quantize::store_scale(scales, p.scale_column_stride, vector / kVectors, p.vectors / kVectors, scale,
+                        !FULL && p.ue8m0);
 }
 
+// Blocks of 288 threads that a multiprocessor has to have registers for; 0 leaves it to the compiler. Four leave 56
+// registers a thread, so that five rows of 224 threads (width 7168) are under way instead of four.
+template <class Q, bool FULL>
+constexpr int kBlocks = FULL && !std::is_same<Q, None>::value ? 4 : 0;
+
 // A thread holds COUNT vectors; two by two they are neighbours where that was measured to be faster.
-template <class T, class Q, bool ADD, int COUNT>
-__global__ void __launch_bounds__(COUNT == 1 ? 1024 : 2048 / COUNT) norms(const Problem p) {
+//
+// FULL: a row fills the vectors of 2 to 8 warps, which are a block, and its scales are floats. Without the tests and
+// choices of the general form it has a quarter fewer instructions.
+template <class T, class Q, bool ADD, int COUNT, bool FULL>
+__global__ void __launch_bounds__(kBlocks<Q, FULL> ? 288 : COUNT == 1 ? 1024 : 2048 / COUNT, kBlocks<Q, FULL>)
+    norms(const Problem p) {
   constexpr int kUnit = !std::is_same<Q, None>::value && !ADD && COUNT == 4 ? 2 : 1;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  if (row >= p.rows) return;
+  const int64_t row = FULL ? blockIdx.x : static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (!FULL && row >= p.rows) return;
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -135,7 +147,7 @@ __global__ void __launch_bounds__(COUNT == 1 ? 1024 : 2048 / COUNT) norms(const 
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
     value[i] = {};
-    if (vector[i / kUnit] < p.vectors) value[i] = load(x + vector[i / kUnit] + i % kUnit);
+    if (FULL || vector[i / kUnit] < p.vectors) value[i] = load(x + vector[i / kUnit] + i % kUnit);
   }
   if constexpr (ADD) {
     const uint4* residual = p.residual + row * p.residual_stride;
@@ -147,8 +159,14 @@ __global__ void __launch_bounds__(COUNT == 1 ? 1024 : 2048 / COUNT) norms(const 
   }
   uint4 weight[COUNT];
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i)
-    if (vector[i / kUnit] < p.vectors) weight[i] = __ldg(p.weight + vector[i / kUnit] + i % kUnit);
+  for (int i = 0; i < COUNT; ++i) {
+    if constexpr (FULL) {  // __ldg would move behind the barrier
+      const Words words = load(p.weight + vector[i / kUnit] + i % kUnit);
+      weight[i] = {words.word[0], words.word[1], words.word[2], words.word[3]};
+    } else if (vector[i / kUnit] < p.vectors) {
+      weight[i] = __ldg(p.weight + vector[i / kUnit] + i % kUnit);
+    }
+  }
   float sums[COUNT] = {};
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
@@ -162,7 +180,7 @@ __global__ void __launch_bounds__(COUNT == 1 ? 1024 : 2048 / COUNT) norms(const 
     if constexpr (ADD)
       if (vector[i] < p.vectors) store(p.residual_out + row * p.residual_out_stride + vector[i], value[i]);
   }
-  const float inverse = rsqrtf(__fmaf_rn(row_sum<COUNT, kUnit>(sums), p.inverse_width, p.eps));
+  const float inverse = rsqrtf(__fmaf_rn(row_sum<COUNT, kUnit, FULL>(sums), p.inverse_width, p.eps));
   char* scales = static_cast<char*>(p.scales) + row * p.scale_row_stride * 4;
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
@@ -173,15 +191,16 @@ __global__ void __launch_bounds__(COUNT == 1 ? 1024 : 2048 / COUNT) norms(const 
       value[i].word[j] = T::multiply(T::pack(pair.x * inverse, pair.y * inverse), factor[j]);
     }
     if constexpr (std::is_same<Q, None>::value) {
-      if (vector[i] < p.vectors) store(static_cast<uint4*>(p.out) + row * p.out_stride + vector[i], value[i]);
+      if (FULL || vector[i] < p.vectors)
+        store(static_cast<uint4*>(p.out) + row * p.out_stride + vector[i], value[i]);
     } else if (i % kUnit == kUnit - 1) {
-      store_quantized<T, Q, kUnit>(p, static_cast<uint2*>(p.out) + row * p.out_stride, scales,
-                                   vector[i / kUnit], value + i - i % kUnit);
+      store_quantized<T, Q, kUnit, FULL>(p, static_cast<uint2*>(p.out) + row * p.out_stride, scales,
+                                         vector[i / kUnit], value + i - i % kUnit);
     }
   }
 }
 
-template <class T, class Q, bool ADD, int COUNT>
+template <class T, class Q, bool ADD, int COUNT, bool FULL = false>
 cudaError_t launch(const Problem& p, bool overlap, cudaStream_t stream) {
   const int threads = ((p.vectors + COUNT - 1) / COUNT + 31) / 32 * 32;
   const int rows = threads == 32 ? 4 : 1;
@@ -194,7 +213,7 @@ cudaError_t launch(const Problem& p, bool overlap, cudaStream_t stream) {
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = overlap ? 1 : 0;
-  return cudaLaunchKernelEx(&config, norms<T, Q, ADD, COUNT>, p);
+  return cudaLaunchKernelEx(&config, norms<T, Q, ADD, COUNT, FULL>, p);
 }
 
 template <class T, class Q, bool ADD>
@@ -202,8 +221,12 @@ cudaError_t choose(const Problem& p, int count, bool overlap, cudaStream_t strea
   switch (count) {
     case 1: return launch<T, Q, ADD, 1>(p, overlap, stream);
     case 2: return launch<T, Q, ADD, 2>(p, overlap, stream);
-    default: return launch<T, Q, ADD, 4>(p, overlap, stream);
+    default: break;
   }
+  if constexpr (!ADD)
+    if (!p.ue8m0 && p.vectors % 128 == 0 && p.vectors > 128 && p.vectors <= 1024)
+      return launch<T, Q, ADD, 4, true>(p, overlap, stream);
+  return launch<T, Q, ADD, 4>(p, overlap, stream);
 }
 
 template <class T, class Q>

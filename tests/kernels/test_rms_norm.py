@@ -125,12 +125,14 @@ def test_norm_works_in_place(generator, backend):
     assert torch.equal(x, expected)
 
 
-@pytest.mark.parametrize("width", [128, 1000, 2560])
-def test_strided_rows_are_read_and_nothing_beside_them_is_written(width, generator, device, backend):
-    wide = [normal(generator, 5, width + 24) for _ in range(2)]
+@pytest.mark.parametrize(
+    ("rows", "width"), [(5, 128), (5, 1000), (5, 2560), *([(777, 2048), (777, 2560)] if GPU else [])]
+)
+def test_strided_rows_are_read_and_nothing_beside_them_is_written(rows, width, generator, device, backend):
+    wide = [normal(generator, rows, width + 24) for _ in range(2)]
     x, residual = (tensor[:, 8 : 8 + width] for tensor in wide)
     weight = normal(generator, width)
-    buffers = [torch.full((5, width + 48), 7.0, dtype=torch.bfloat16, device=device) for _ in range(2)]
+    buffers = [torch.full((rows, width + 48), 7.0, dtype=torch.bfloat16, device=device) for _ in range(2)]
     out, total = (buffer[:, 16 : 16 + width] for buffer in buffers)
     add_rms_norm(x, residual, weight, EPS, out=out, residual_out=total, backend=backend)
     expected, expected_total = add_rms_norm(
@@ -138,6 +140,8 @@ def test_strided_rows_are_read_and_nothing_beside_them_is_written(width, generat
     )
     assert torch.equal(out, expected)
     assert torch.equal(total, expected_total)
+    rms_norm(x, weight, EPS, out=out, backend=backend)
+    assert torch.equal(out, rms_norm(x.contiguous(), weight, EPS, backend=backend))
     for buffer in buffers:
         assert (buffer[:, :16] == 7).all()
         assert (buffer[:, 16 + width :] == 7).all()
@@ -164,7 +168,9 @@ def test_zero_rows_return_at_once(width, device, backend):
 @pytest.mark.parametrize("layout", SCALE_LAYOUTS)
 @pytest.mark.parametrize("quantized_dtype", [torch.float8_e4m3fn, torch.int8], ids=str)
 @pytest.mark.parametrize(
-    "shape", [(1, 128), (3, 384), (3, 2176), *([(5, 4096), (17, 7168), (4099, 7168)] if GPU else [])], ids=str
+    "shape",
+    [(1, 128), (3, 384), (3, 2176), *([(5, 4096), (17, 7168), (4099, 7168), (777, 16384)] if GPU else [])],
+    ids=str,
 )
 def test_fused_quantization_equals_the_unfused_bit_for_bit(
     shape, quantized_dtype, layout, generator, device, backend
