@@ -17,59 +17,22 @@ from kernels.rms_norm import (
     rms_norm_reference,
 )
 from kernels.rms_norm_launch import vectors_per_thread
+from tests.kernels.rounding_kit import BACKENDS, DTYPES, GPU, assert_rounds_alike, bits, normal, poisoned
 
 EPS = 1e-6
-GPU = torch.cuda.is_available()
-DTYPES = [torch.bfloat16, torch.float16]
 SHAPES = [(1, 64), (3, 72), (17, 128), (2, 1000), (5, 1024), (2, 2560), (2, 7168)]
 if GPU:
     SHAPES += [(4096, 7168), (1000, 16384), (65536, 128), (777, 5120), (64, 4096), (33, 16376)]
 
 # The inverse root differs from the float64 one by less than 2^-20: half of the sum's (log2(1024) + 16 chunks + a few
 # additions) * 2^-24, 2^-22 of the approximate rsqrt, and roundings. So a value that rounds to p bits lands on the other
-# side with a probability below 2 * 2^-20 * 2^p; two roundings. A flip of the first, times a weight, is 2 steps at most.
-FLIPS = {torch.bfloat16: 2.0**-10, torch.float16: 2.0**-7}
-STEPS = 2
+# side with a probability below 2 * 2^-20 * 2^p; two roundings. A flip of the first, times a weight, is 2 steps at most
+# (FLIPS and STEPS of the kit).
 
 
-@pytest.fixture(
-    params=[
-        "triton",
-        pytest.param(
-            "cuda", marks=pytest.mark.skipif(not GPU, reason="needs a GPU: CUDA C++ is not interpreted")
-        ),
-    ]
-)
+@pytest.fixture(params=BACKENDS)
 def backend(request) -> str:
     return request.param
-
-
-def normal(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.randn(*shape, generator=generator, device=generator.device).to(dtype)
-
-
-def poisoned(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return (
-        torch.full(shape, 0x7F, dtype=torch.uint8, device=device)
-        .repeat_interleave(dtype.itemsize, -1)
-        .view(dtype)
-    )
-
-
-def assert_rounds_alike(actual: torch.Tensor, expected: torch.Tensor) -> None:
-    """Equal but for a few values, which are neighbours: both are 16-bit floats, whose steps are their bit patterns."""
-    assert actual.dtype == expected.dtype
-    order = [t.view(torch.int16).int() for t in (actual.contiguous(), expected.contiguous())]
-    order = [torch.where(bits < 0, -32768 - bits, bits) for bits in order]
-    steps = (order[0] - order[1]).abs()
-    assert actual.isfinite().all()
-    assert steps.max() <= STEPS
-    assert (steps > 0).sum() <= 3 + FLIPS[actual.dtype] * actual.numel()
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[tensor.dtype.itemsize]
-    return tensor.contiguous().view(kind)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
