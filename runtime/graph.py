@@ -143,8 +143,7 @@ class DecodeGraphs:
     def capture(self) -> None:
         """Capture every bucket that is not yet, from the largest down, so that the smaller fit into its pool."""
         for bucket in reversed(self.buckets):
-            if bucket not in self._steps:
-                self._steps[bucket] = self._capture_bucket(bucket)
+            self._step_of(bucket)
 
     def captured(self, bucket: int) -> Captured:
         """The graph of a captured bucket.
@@ -179,9 +178,7 @@ class DecodeGraphs:
             self.eager[reason] += 1
             return None
         bucket = next(bucket for bucket in self.buckets if bucket >= step.batch)
-        if bucket not in self._steps:
-            self._steps[bucket] = self._capture_bucket(bucket)
-        captured = self._steps[bucket]
+        captured = self._step_of(bucket)
         self._packed.fill(step, requests)
         self._buffers.write(self._packed.tensor, step.batch, captured.plan)
         self._buffers.write_tables(step, bucket)
@@ -190,6 +187,12 @@ class DecodeGraphs:
         self.replays += 1
         outputs = captured.outputs
         return outputs.logits[: step.batch], Sampled(outputs.ids[: step.batch], outputs.status[: step.batch])
+
+    def _step_of(self, bucket: int) -> _Step:
+        """The bucket's step, captured now if it was not yet."""
+        if bucket not in self._steps:
+            self._steps[bucket] = self._capture_bucket(bucket)
+        return self._steps[bucket]
 
     @torch.inference_mode()
     def _capture_bucket(self, bucket: int) -> _Step:

@@ -122,8 +122,3 @@ def allocate_cache(
     """One cache tensor a layer, filled with zeros so that no page ever holds a NaN that nobody wrote."""
     shape = (pages, 2, config.kv_heads, page_size, config.head_dim)
     return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
-
-
-def bytes_per_page(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one page over all layers."""
-    return config.layers * 2 * config.kv_heads * page_size * config.head_dim * dtype.itemsize
