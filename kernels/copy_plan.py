@@ -52,16 +52,19 @@ class Region:
 class CopyPlan:
     """Regions of one device, launched together by `fused_copy`. Methods that add a region return its number.
 
+    Args:
+        device: where the launch runs; by default where the first region's destination lies.
+
     Attributes:
         words: a descriptor for each region, int64 [regions, WORDS].
-        device: where the regions lie; None while there are none.
+        device: where the launch runs; None while that is open.
         prepared: what launches made of the regions; emptied by each change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | None = None) -> None:
         self.regions: list[Region] = []
         self.words: npt.NDArray[np.int64] = np.zeros((0, WORDS), np.int64)
-        self.device: torch.device | None = None
+        self.device = device
         self.prepared: dict[str, Any] = {}
         self._extents: list[tuple[_Extent, tuple[_Extent, ...]]] = []
         self._lowest: npt.NDArray[np.int64] = np.zeros(0, np.int64)
@@ -160,7 +163,7 @@ class CopyPlan:
         else:
             self.regions[number], self._extents[number] = region, (written, reads)
             self.words[number] = words
-        self.device = region.destination.device
+        self.device = self.device or region.destination.device
         self.prepared.clear()
         self._bound()
         return number
@@ -219,13 +222,12 @@ def _describe(
 ) -> tuple[list[int], tuple[_Extent, ...]]:
     destination, source = region.destination, region.source
     contract.require_tensor(f"{name}'s destination", destination)
-    contract.require(f"{name}'s destination", destination, device=device or destination.device,
-                     aligned=destination.element_size())  # fmt: skip
-    device, size = destination.device, destination.element_size()
+    device, size = device or destination.device, destination.element_size()
+    contract.require(f"{name}'s destination", destination, device=_reached(destination, device), aligned=size)
     reads = []
     if source is not None:
-        contract.require(f"{name}'s source", source, dtype=destination.dtype, shape=destination.shape, device=device,
-                         aligned=size)  # fmt: skip
+        contract.require(f"{name}'s source", source, dtype=destination.dtype, shape=destination.shape,
+                         device=_reached(source, device), aligned=size)  # fmt: skip
         reads.append(_Extent.of(f"{name}'s source", source))
     words = [0] * WORDS
     words[DESTINATION], words[SOURCE] = destination.data_ptr(), 0 if source is None else source.data_ptr()
@@ -241,7 +243,12 @@ def _describe(
         words[LIVE_BASE] = region.extra * words[LIVE_STEP]
     if region.count is not None:
         contract.require(
-            f"{name}'s count", region.count, dtype=torch.int32, shape=(1,), device=device, aligned=4
+            f"{name}'s count",
+            region.count,
+            dtype=torch.int32,
+            shape=(1,),
+            device=_reached(region.count, device),
+            aligned=4,
         )
         rows = destination.shape[0]
         contract.require_range(f"{name}'s count", region.count, -region.extra, rows - region.extra + 1)
@@ -252,6 +259,11 @@ def _describe(
         if isinstance(region.padding, torch.Tensor):
             reads.append(_Extent.of(f"{name}'s padding", region.padding))
     return words, tuple(reads)
+
+
+def _reached(tensor: torch.Tensor, device: torch.device) -> torch.device:
+    """Where a region's tensor has to lie: on `device`, or in pinned host memory, which a GPU reaches over the bus."""
+    return tensor.device if device.type == "cuda" and tensor.is_pinned() else device
 
 
 def _describe_rows(name: str, words: list[int], destination: torch.Tensor, source: torch.Tensor) -> None:

@@ -10,8 +10,10 @@ A `CopyPlan` is built once from tensors and launched often with `fused_copy`. It
 
 Source and destination agree in dtype (any), shape and device, and their dimensions merge into rows of contiguous
 elements at one stride. Any alignment: long rows move as 16-byte vectors with byte edges, or in the widest words that
-both sides' alignment shares; short strided rows in the widest word that divides pointers, strides and row. A destination
-shares no memory with another or with anything that the plan reads (ValueError); strided ones may interleave.
+both sides' alignment shares; short strided rows in the widest word that divides pointers, strides and row. On a GPU a
+region may also lie in pinned host memory, which the kernel reaches over the bus: for a few kilobytes that is quicker than
+a copy of its own. A destination shares no memory with another or with anything that the plan reads (ValueError); strided
+ones may interleave.
 
 Limits: descriptors are a kernel's parameters, LARGE_CAPACITY regions a launch; a plan of more takes several launches.
 Elements that are filled have at most 8 bytes. The plan holds its tensors alive. `rebind` costs the host about as much as

@@ -15,6 +15,7 @@ OPERATIONS = (
     "rms_norm",
     "silu_mul",
     "sampling",
+    "logits_processors",
 )
 
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 BARE = {"torch", "triton", "numpy", "kernels"}
 ALLOWED = {"kernels": BARE, "runtime": BARE | {"runtime", "safetensors", "tokenizers", "grpc", "google"}}
 # Benchmarks ask for peers inside a function, and go on without.
-PEERS = {"flashinfer", "flag_gems"}
+PEERS = {"flashinfer", "flag_gems", "transformers"}
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
