@@ -1,157 +1,103 @@
 """The stable memory that captured decode steps read: made once at the largest batch, sliced for each bucket.
 
-A step's lanes travel as one packed block of rows, 64 bytes a lane, in one host-to-device copy; one `fused_copy` then
-writes each field to its buffer and clears the lanes after the last live one. Of the block tables only what changed goes.
+A step's lanes lie in one slot of the ring; one `fused_copy`, the graph's first node, brings each field from there to its
+buffer and clears the lanes after the last live one. Of the block tables only what changed goes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from kernels.copy_plan import CopyPlan
-from kernels.fused_copy import fused_copy, fused_copy_reference
-from runtime.batch import HostStep, StepInputs
+from kernels.token_history import ProcessorLanes, TokenHistory
+from runtime.batch import StepInputs, to_device
+from runtime.begin_step import LaneStart
+from runtime.contract import require_not_capturing
 from runtime.kv_cache import NULL_PAGE
-from runtime.request import Request
+from runtime.lanes import FIELDS, NOTHING, PROCESSOR_FIELDS, LaneBlock, TableChange
 from runtime.sampler import LaneParameters
 
-LANE = np.dtype(
-    [
-        ("seed", np.int64),
-        ("slot", np.int64),
-        ("sample_position", np.int64),
-        ("token_id", np.int32),
-        ("sequence_length", np.int32),
-        ("kv_length", np.int32),
-        ("top_k", np.int32),
-        ("temperature", np.float32),
-        ("top_p", np.float32),
-        ("min_p", np.float32),
-        ("unused", np.int32, 3),
-    ]
-)
-NO_SLOT = -1
+_NEUTRAL = {"slot": NOTHING, "row": NOTHING, "table_column": NOTHING, "top_p": 1.0, "repetition_penalty": 1.0}
+"""What a padding lane holds, where that is not 0."""
 
 
 class StableBuffers:
-    """Every mutable input of a decode step, `[max_batch]` unless said otherwise.
+    """Every mutable input of a decode step; each of `runtime.lanes.FIELDS` is a tensor `[max_batch]`.
 
     Attributes:
+        fields: by name.
         block_tables: int32 [max_batch, max_pages].
-        staging: uint8 [max_batch, 64], where the packed lanes arrive.
+        query_indptr: int32 [max_batch + 1], always counting up by one.
+        drawn: int32 [2, max_batch], the step's tokens and their status.
+        host_kv_lengths: int32 [max_batch] in host memory, for backends that plan there.
     """
 
     def __init__(self, max_batch: int, max_pages: int, device: torch.device) -> None:
+        require_not_capturing("stable buffers", device)
         self.max_batch = max_batch
         self.max_pages = max_pages
         self.device = device
-        self.token_ids = torch.zeros(max_batch, dtype=torch.int32, device=device)
-        self.slots = torch.full((max_batch,), NO_SLOT, dtype=torch.int64, device=device)
-        self.sequence_lengths = torch.zeros(max_batch, dtype=torch.int32, device=device)
-        self.kv_lengths = torch.zeros(max_batch, dtype=torch.int32, device=device)
+        self.fields = {
+            name: torch.full((max_batch,), _NEUTRAL.get(name, 0), dtype=dtype, device=device)
+            for name, dtype in FIELDS.items()
+        }
         self.block_tables = torch.full((max_batch, max_pages), NULL_PAGE, dtype=torch.int32, device=device)
         self.query_indptr = torch.arange(max_batch + 1, dtype=torch.int32, device=device)
-        self.lanes = LaneParameters(
-            torch.zeros(max_batch, dtype=torch.float32, device=device),
-            torch.zeros(max_batch, dtype=torch.int32, device=device),
-            torch.ones(max_batch, dtype=torch.float32, device=device),
-            torch.zeros(max_batch, dtype=torch.float32, device=device),
-            torch.zeros(max_batch, dtype=torch.int64, device=device),
-            torch.zeros(max_batch, dtype=torch.int64, device=device),
-        )
-        self.staging = torch.zeros(max_batch, LANE.itemsize, dtype=torch.uint8, device=device)
-        self._tables = np.full((max_batch, max_pages), NULL_PAGE, np.int32)
+        self.drawn = torch.zeros(2, max_batch, dtype=torch.int32, device=device)
+        self.host_kv_lengths = np.zeros(max_batch, np.int32)
 
     def inputs(self, bucket: int) -> StepInputs:
         """The buffers as a decode step of `bucket` lanes reads them."""
+        lengths = self.fields["sequence_length"][:bucket]
         return StepInputs(
-            token_ids=self.token_ids[:bucket],
-            positions=self.sequence_lengths[:bucket],
-            slots=self.slots[:bucket],
+            token_ids=self.fields["token_id"][:bucket],
+            positions=lengths,
+            slots=self.fields["slot"][:bucket],
             query_indptr=self.query_indptr[: bucket + 1],
-            sequence_lengths=self.sequence_lengths[:bucket],
-            kv_lengths=self.kv_lengths[:bucket],
+            sequence_lengths=lengths,
+            kv_lengths=self.fields["kv_length"][:bucket],
             block_tables=self.block_tables[:bucket],
             last_tokens=None,
             max_query_length=1,
             is_decode=True,
+            host_kv_lengths=self.host_kv_lengths[:bucket],
         )
+
+    def start(self, bucket: int, history: TokenHistory) -> LaneStart:
+        """What the start of a step of `bucket` lanes reads."""
+        names = ("token_id", "row", "table_column", "table_page")
+        token_ids, rows, columns, pages = (self.fields[name][:bucket] for name in names)
+        return LaneStart(token_ids, rows, history.last_ids, columns, pages, self.block_tables[:bucket])
 
     def lane_parameters(self, bucket: int) -> LaneParameters:
         """What sampling of `bucket` lanes reads."""
-        return LaneParameters(*(tensor[:bucket] for tensor in vars(self.lanes).values()))
+        field = {name: tensor[:bucket] for name, tensor in self.fields.items()}
+        return LaneParameters(
+            field["temperature"], field["top_k"], field["top_p"], field["min_p"], field["seed"], field["sample_position"],
+            ProcessorLanes(*(field[name] for name in PROCESSOR_FIELDS)),
+        )  # fmt: skip
 
     def graph_buffers(self) -> Mapping[str, torch.Tensor]:
         """See `runtime.contract.BufferHolder`."""
-        mine = {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
-        return mine | {f"lanes.{name}": value for name, value in vars(self.lanes).items()}
+        others = {"block_tables": self.block_tables, "query_indptr": self.query_indptr, "drawn": self.drawn}
+        return others | self.fields
 
-    def mirror_plan(self, bucket: int, owned_lengths: torch.Tensor) -> CopyPlan:
-        """What writes `bucket` lanes from the staging block; `owned_lengths` is the rotary operation's copy."""
+    def plan_arrival(self, bucket: int, block: LaneBlock, owned_lengths: torch.Tensor) -> CopyPlan:
+        """What brings `bucket` lanes from a slot; `owned_lengths` is the rotary operation's copy."""
         plan = CopyPlan()
-        lanes = self.lanes
-        for field, destination, padding in (
-            ("token_id", self.token_ids, 0),
-            ("slot", self.slots, NO_SLOT),
-            ("sequence_length", self.sequence_lengths, 0),
-            ("sequence_length", owned_lengths, 0),
-            ("kv_length", self.kv_lengths, 0),
-            ("temperature", lanes.temperature, 0.0),
-            ("top_k", lanes.top_k, 0),
-            ("top_p", lanes.top_p, 1.0),
-            ("min_p", lanes.min_p, 0.0),
-            ("seed", lanes.seeds, 0),
-            ("sample_position", lanes.positions, 0),
-        ):
-            plan.mirror(destination[:bucket], self._staged(field, destination.dtype)[:bucket], padding)
+        for name, destination in (*self.fields.items(), ("sequence_length", owned_lengths)):
+            source, padding = block.fields[name][:bucket], _NEUTRAL.get(name, 0)
+            plan.mirror(destination[:bucket], source, padding, count=block.count)
         return plan
 
-    def write(self, packed: torch.Tensor, batch: int, plan: CopyPlan) -> None:
-        """Bring `batch` packed lanes (pinned host memory on a GPU) to the buffers of the plan's bucket."""
-        self.staging[:batch].copy_(packed[:batch], non_blocking=True)
-        (fused_copy if self.device.type == "cuda" else fused_copy_reference)(plan, batch)
+    def plan_return(self, bucket: int, drawn: torch.Tensor) -> CopyPlan:
+        """What takes the tokens of `bucket` lanes to a slot."""
+        plan = CopyPlan(self.device)
+        plan.copy(drawn[:, :bucket], self.drawn[:, :bucket])
+        return plan
 
-    def write_tables(self, step: HostStep, bucket: int) -> int:
-        """Bring what changed of the first `bucket` block tables; returns how many entries that were."""
-        wanted = np.full((bucket, self.max_pages), NULL_PAGE, np.int32)
-        wanted[: step.batch, : step.block_tables.shape[1]] = step.block_tables
-        rows, columns = np.nonzero(wanted != self._tables[:bucket])
-        if not len(rows):
-            return 0
-        places = torch.from_numpy(rows * self.max_pages + columns)
-        pages = torch.from_numpy(wanted[rows, columns])
-        if self.device.type == "cuda":
-            places, pages = places.pin_memory(), pages.pin_memory()
-        self.block_tables.view(-1).index_copy_(
-            0, places.to(self.device, non_blocking=True), pages.to(self.device, non_blocking=True)
-        )
-        self._tables[:bucket] = wanted
-        return len(rows)
-
-    def _staged(self, field: str, dtype: torch.dtype) -> torch.Tensor:
-        offset = LANE.fields[field][1]  # type: ignore[index]  # a structured dtype has fields
-        return self.staging.view(dtype)[:, offset // dtype.itemsize]
-
-
-class PackedLanes:
-    """Host memory for one step's lanes: pinned where the device is a GPU, written through a numpy view."""
-
-    def __init__(self, max_batch: int, device: torch.device) -> None:
-        self.tensor = torch.zeros(
-            max_batch, LANE.itemsize, dtype=torch.uint8, pin_memory=device.type == "cuda"
-        )
-        self._rows: npt.NDArray[np.void] = self.tensor.numpy().view(LANE)[:, 0]
-
-    def fill(self, step: HostStep, requests: Sequence[Request]) -> None:
-        """Write a decode step's lanes."""
-        rows = self._rows[: step.batch]
-        rows["token_id"] = step.token_ids
-        rows["slot"] = step.slots
-        rows["sequence_length"] = step.sequence_lengths
-        rows["kv_length"] = step.kv_lengths
-        rows["sample_position"] = step.kv_lengths
-        rows["seed"] = [request.seed for request in requests]
-        for name in ("temperature", "top_k", "top_p", "min_p"):
-            rows[name] = [request.sampling.__dict__[name] for request in requests]
+    def write_tables(self, change: TableChange) -> None:
+        """Bring changed entries of the block tables."""
+        places = to_device(change.places, self.device)
+        self.block_tables.view(-1).index_copy_(0, places, to_device(change.pages, self.device))

@@ -11,6 +11,18 @@ class GraphContractError(RuntimeError):
     """A buffer that a captured graph reads has moved or changed; replaying would read what is no longer there."""
 
 
+def require_not_capturing(what: str, device: torch.device) -> None:
+    """Refuse what a capture would forget or forbid: memory made in it is gone, or moves, when it is replayed.
+
+    Raises:
+        GraphContractError: the device's current stream is being captured.
+    """
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise GraphContractError(
+            f"{what}: asked for inside a capture; make it before, and let the capture find it"
+        )
+
+
 class BufferHolder(Protocol):
     """Whoever holds tensors that a captured step reads or writes."""
 
@@ -50,9 +62,8 @@ class Fingerprint:
     def __init__(self, holders: Mapping[str, BufferHolder]) -> None:
         self._holders = dict(holders)
         self._bound = {
-            f"{owner}.{name}": Binding.of(tensor)
+            owner: {name: (tensor, Binding.of(tensor)) for name, tensor in holder.graph_buffers().items()}
             for owner, holder in self._holders.items()
-            for name, tensor in holder.graph_buffers().items()
         }
 
     def require_unchanged(self) -> None:
@@ -61,17 +72,22 @@ class Fingerprint:
         Raises:
             GraphContractError: naming the buffer, where it was expected and where it is.
         """
-        seen = 0
         for owner, holder in self._holders.items():
-            for name, tensor in holder.graph_buffers().items():
-                full = f"{owner}.{name}"
-                bound = self._bound.get(full)
-                if bound is None:
-                    raise GraphContractError(f"{full}: appeared after the capture, {Binding.of(tensor)}")
-                # The address first: most of what goes wrong shows there, and the rest costs more to compare.
-                if tensor.data_ptr() != bound.address or Binding.of(tensor) != bound:
-                    raise GraphContractError(f"{full}: expected {bound}, got {Binding.of(tensor)}")
-                seen += 1
-        if seen != len(self._bound):
-            present = {f"{o}.{n}" for o, holder in self._holders.items() for n in holder.graph_buffers()}
-            raise GraphContractError(f"{min(self._bound.keys() - present)}: bound at the capture, gone now")
+            bound = self._bound[owner]
+            held = holder.graph_buffers()
+            for name, tensor in held.items():
+                if name not in bound:
+                    raise GraphContractError(
+                        f"{owner}.{name}: appeared after the capture, {Binding.of(tensor)}"
+                    )
+                was, binding = bound[name]
+                # The very same object can only have been given other memory. What replaced it is looked at closely.
+                if tensor is was and tensor.data_ptr() == binding.address:
+                    continue
+                if not isinstance(tensor, torch.Tensor):
+                    raise GraphContractError(f"{owner}.{name}: bound at the capture, {tensor} now")
+                if (now := Binding.of(tensor)) != binding:
+                    raise GraphContractError(f"{owner}.{name}: expected {binding}, got {now}")
+            if len(held) != len(bound):
+                gone = min(bound.keys() - held.keys())
+                raise GraphContractError(f"{owner}.{gone}: bound at the capture, gone now")

@@ -1,17 +1,20 @@
 """Requests in, tokens out: the loop that schedules, computes and samples."""
 
 import secrets
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from runtime import sampler
-from runtime.batch import host_step, to_device
+from kernels.token_history import MAX_STOP, TokenHistory
+from runtime.clock import NO_CLOCK, Clock
 from runtime.graph import DecodeGraphs
 from runtime.kv_cache import PagePool, allocate_cache
 from runtime.model import Model
 from runtime.request import FinishReason, Request, RequestError, SamplingParameters, Token, check_prompt
+from runtime.ring import Ring
+from runtime.runner import Flight, Runner
 from runtime.scheduler import Scheduler
 from runtime.tokenizer import TextStream, Tokenizer
 
@@ -28,6 +31,8 @@ class EngineOptions:
         cache_dtype: of keys and values; None takes the model's.
         reuse_prefixes: whether prompts may start from pages that earlier requests filled.
         buckets: lanes of captured decode steps, captured when first needed; None computes every step eagerly.
+        overlap: prepare each step while the one before it runs. A sequence's end is then noticed a step late, and the
+            token drawn after it discarded; what callers get is the same.
     """
 
     pages: int
@@ -37,6 +42,7 @@ class EngineOptions:
     cache_dtype: torch.dtype | None = None
     reuse_prefixes: bool = True
     buckets: tuple[int, ...] | None = None
+    overlap: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,11 +73,34 @@ class Engine:
         self.scheduler = Scheduler(
             self._pool, options.max_batch, options.max_step_tokens, reuse_prefixes=options.reuse_prefixes
         )
-        dtype = options.cache_dtype or model.config.dtype
-        self._caches = allocate_cache(model.config, options.pages, options.page_size, dtype, model.device)
-        self.graphs = self._make_graphs(options)
+        config, device = model.config, model.device
+        dtype = options.cache_dtype or config.dtype
+        caches = allocate_cache(config, options.pages, options.page_size, dtype, device)
+        history = TokenHistory(options.max_batch, config.vocab_size, config.max_length, device)
+        self._in_flight = 1 if options.overlap else 0
+        ring = Ring(self._in_flight + 2, options.max_batch, device)
+        self.graphs: DecodeGraphs | None = None
+        if options.buckets is not None:
+            max_pages = self._pool.pages_for(config.max_length)
+            self.graphs = DecodeGraphs(
+                model, caches, options.buckets, options.max_batch, max_pages, history, ring
+            )
+        self._runner = Runner(model, caches, history, ring, self.graphs)
+        self._flights: deque[tuple[int, Flight]] = deque()
+        self._clock = NO_CLOCK
         self._streams: dict[str, TextStream] = {}
         self._requests: dict[str, Request] = {}
+
+    @property
+    def clock(self) -> Clock:
+        """Hears of the parts of each step."""
+        return self._clock
+
+    @clock.setter
+    def clock(self, clock: Clock) -> None:
+        self._clock = clock
+        if self.graphs is not None:
+            self.graphs.clock = clock
 
     def submit(
         self, prompt: str | Sequence[int], sampling: SamplingParameters, request_id: str | None = None
@@ -89,6 +118,11 @@ class Engine:
         ids = self._encode(prompt) if isinstance(prompt, str) else prompt
         config = self._model.config
         checked = check_prompt(ids, config.vocab_size, config.max_length, sampling.max_tokens)
+        sampling.processors.check(config.vocab_size)
+        if len(sampling.stop_ids | config.stop_ids) > MAX_STOP:
+            raise RequestError(
+                f"stop_ids: expected at most {MAX_STOP} with the model's own, got {len(sampling.stop_ids | config.stop_ids)}"
+            )
         seed = sampling.seed if sampling.seed is not None else secrets.randbits(62)
         request = Request(request_id, checked, sampling, seed)
         self.scheduler.submit(request)
@@ -98,39 +132,34 @@ class Engine:
         return request
 
     def abort(self, request_id: str) -> None:
-        """End a request early; an unknown or finished one is left alone."""
-        if request_id in self._requests:
-            self._end(self._requests[request_id], FinishReason.ABORT)
+        """End a request early; what steps in flight draw for it is discarded.
+
+        Raises:
+            RequestError: it is unknown, or has ended already.
+        """
+        if request_id not in self._requests:
+            raise RequestError(f"request_id: {request_id} is not being served")
+        self._end(self._requests[request_id], FinishReason.ABORT)
 
     def has_work(self) -> bool:
-        return bool(self._requests)
+        """Whether `step` has anything to do, steps in flight included."""
+        return bool(self._requests or self._flights)
 
-    @torch.inference_mode()
     def step(self) -> list[Output]:
-        """Compute one step; what it gave each request that sampled. Empty when there is nothing to do."""
+        """Launch the next step, then collect the one before it; what that gave each request that sampled.
+
+        Empty when there is nothing to do, or nothing has been collected yet.
+        """
+        self._clock.begin()
         plan = self.scheduler.next_step()
-        if plan is None:
+        self._clock.mark("schedule")
+        if plan is not None:
+            flight = self._runner.launch(plan)
+            self._flights.append((self.scheduler.launched(plan), flight))
+            self._clock.mark("read back")
+        if not self._flights or (plan is not None and len(self._flights) <= self._in_flight):
             return []
-        step = host_step(plan, self._options.page_size)
-        replayed = self.graphs.run(step, [chunk.request for chunk in plan.chunks]) if self.graphs else None
-        logits = (
-            self._model(to_device(step, self._model.device), self._caches)
-            if replayed is None
-            else replayed[0]
-        )
-        for chunk in plan.chunks:
-            self.scheduler.computed(chunk)
-        requests = [chunk.request for chunk in plan.chunks if chunk.samples]
-        if not requests:
-            return []
-        if len(requests) < step.batch:
-            logits = logits[torch.from_numpy(step.samples).to(logits.device)]
-        if replayed is None:
-            drawn = sampler.draw(logits, sampler.LaneParameters.of(requests, logits.device))
-        else:
-            drawn = replayed[1]
-        tokens = sampler.read_tokens(drawn, logits, requests)
-        return [self._deliver(request, token) for request, token in zip(requests, tokens, strict=True)]
+        return self._collect()
 
     def generate(self, prompts: Sequence[str | Sequence[int]], sampling: SamplingParameters) -> list[Request]:
         """Serve prompts to their end, in order; other requests of the engine go on beside them."""
@@ -149,11 +178,18 @@ class Engine:
             raise RequestError("prompt: this engine has no tokenizer; give token ids")
         return self._tokenizer.encode(text)
 
-    def _make_graphs(self, options: EngineOptions) -> DecodeGraphs | None:
-        if options.buckets is None:
-            return None
-        max_pages = self._pool.pages_for(self._model.config.max_length)
-        return DecodeGraphs(self._model, self._caches, options.buckets, options.max_batch, max_pages)
+    def _collect(self) -> list[Output]:
+        number, flight = self._flights.popleft()
+        tokens = self._runner.read(flight)
+        self._clock.mark("collect")
+        self.scheduler.collected(number, flight.plan)
+        outputs = []
+        for request, token in zip(flight.requests, tokens, strict=True):
+            request.pending -= 1
+            if request.finish_reason is None:  # else it ended while this step was in flight
+                outputs.append(self._deliver(request, token))
+        self._clock.mark("deliver")
+        return outputs
 
     def _deliver(self, request: Request, token: Token | str) -> Output:
         if isinstance(token, str):

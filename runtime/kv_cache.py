@@ -20,6 +20,27 @@ class OutOfPages(Exception):
     """The pool cannot give as many pages as asked now; someone has to release some first."""
 
 
+class PrefixKeys:
+    """A growing sequence's digests, one a full page, each of all tokens up to the page's end."""
+
+    def __init__(self, page_size: int) -> None:
+        self.keys: list[bytes] = []
+        self._page_size = page_size
+        self._running = hashlib.blake2b(digest_size=16)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that have a digest so far: what `extend` goes on from."""
+        return len(self.keys) * self._page_size
+
+    def extend(self, ids: Sequence[int]) -> None:
+        """Add the full pages among `ids`, the sequence's tokens from `tokens` on."""
+        whole = np.asarray(ids, np.int64)
+        for end in range(self._page_size, len(whole) + 1, self._page_size):
+            self._running.update(whole[end - self._page_size : end].tobytes())
+            self.keys.append(self._running.digest())
+
+
 class PagePool:
     """Hands out page numbers, counts who shares them, and keeps full pages of finished requests for reuse.
 
@@ -77,13 +98,10 @@ class PagePool:
             else:
                 self._unused.append(page)
 
-    def take_prefix(self, tokens: Sequence[int]) -> list[int]:
-        """Hold the pages that already hold the start of `tokens`; the last token is never among them.
-
-        At least one token is left over, since a step must compute something to have logits.
-        """
+    def take_prefix(self, keys: Sequence[bytes]) -> list[int]:
+        """Hold the pages that already hold the start of a sequence, as far as its `keys` are known here."""
         pages = []
-        for key in self._keys(tokens[: len(tokens) - 1]):
+        for key in keys:
             page = self._page_of.get(key)
             if page is None:
                 break
@@ -93,22 +111,20 @@ class PagePool:
             self._holders[page] += 1
         return pages
 
-    def register_prefix(self, tokens: Sequence[int], pages: Sequence[int]) -> None:
-        """Say that `pages` hold `tokens` from the first on; only full pages count, and the first to say so stays."""
-        for key, page in zip(self._keys(tokens), pages, strict=False):
-            if key not in self._page_of and page not in self._prefix_of:
-                self._page_of[key] = page
-                self._prefix_of[page] = key
+    def share(self, pages: Sequence[int]) -> None:
+        """One more hold on each of `pages`, which someone holds already."""
+        for page in pages:
+            self._holders[page] += 1
 
-    def _keys(self, tokens: Sequence[int]) -> list[bytes]:
-        """One digest a full page, of all tokens up to its end."""
-        whole = np.asarray(tokens, np.int64)
-        running = hashlib.blake2b(digest_size=16)
-        keys = []
-        for end in range(self.page_size, len(whole) + 1, self.page_size):
-            running.update(whole[end - self.page_size : end].tobytes())
-            keys.append(running.digest())
-        return keys
+    def is_shared(self, page: int) -> bool:
+        """Whether someone else may read the page, now or later: it must not be written to."""
+        return bool(self._holders[page] > 1) or page in self._prefix_of
+
+    def register_prefix(self, key: bytes, page: int) -> None:
+        """Say that `page` is the last of the pages whose tokens `key` stands for; the first to say so stays."""
+        if key not in self._page_of and page not in self._prefix_of:
+            self._page_of[key] = page
+            self._prefix_of[page] = key
 
     def _forget_oldest(self) -> int:
         page, _ = self._kept.popitem(last=False)

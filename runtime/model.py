@@ -6,7 +6,9 @@ import torch
 
 from kernels.rope_frequencies import cos_sin_table, inverse_frequencies
 from runtime.attention import AttentionBackend, AttentionParameters
+from runtime.attention.replanning import replan
 from runtime.batch import StepInputs
+from runtime.begin_step import LaneStart, begin_step
 from runtime.config import ModelConfig
 from runtime.ops import Ops
 from runtime.rope import DecodeRope, PrefillRope, Rope
@@ -39,27 +41,45 @@ class Model:
         """See `runtime.contract.BufferHolder`: the weights whose move would go unseen, first and last."""
         return {"embedding": self._weights.embedding, "head": self._weights.head, "cos_sin": self._cos_sin}
 
-    def __call__(self, inputs: StepInputs, caches: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Compute a step; returns the logits of each lane's last token, `[batch, vocab]` in the model's dtype."""
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Token ids [tokens] -> [tokens, hidden]."""
+        return torch.nn.functional.embedding(token_ids, self._weights.embedding)
+
+    def begin(self, start: LaneStart) -> torch.Tensor:
+        """As `embed`, for the lanes of a captured step; writes their table entries on the way."""
+        return begin_step(start, self._weights.embedding)
+
+    def __call__(
+        self, inputs: StepInputs, caches: Sequence[torch.Tensor], x: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Compute a step; returns the logits of each lane's last token, `[batch, vocab]` in the model's dtype.
+
+        Args:
+            x: [tokens, hidden], the tokens' embeddings where they are not simply those of their ids.
+        """
         rope: Rope
         if inputs.is_decode:
             rope = self._rope
             rope.prepare(inputs)
         else:
             rope = PrefillRope(self._ops, self._cos_sin, self.config.norm_eps, inputs)
-        return self.compute(inputs, caches, self.attention.plan(inputs), rope)
+        parameters = self.attention.plan(inputs)
+        replan(self.attention, parameters, inputs)
+        return self.compute(
+            self.embed(inputs.token_ids) if x is None else x, inputs, caches, parameters, rope
+        )
 
     def compute(
         self,
+        x: torch.Tensor,
         inputs: StepInputs,
         caches: Sequence[torch.Tensor],
         parameters: AttentionParameters,
         rope: Rope,
     ) -> torch.Tensor:
-        """The part of a step that a graph captures: all reads are from the arguments' buffers and the weights."""
+        """From embeddings [tokens, hidden] on: what a graph captures reads the arguments' buffers and the weights alone."""
         eps = self.config.norm_eps
         self.attention.refresh(parameters)
-        x = torch.nn.functional.embedding(inputs.token_ids, self._weights.embedding)
         for layer, cache in zip(self._weights.layers, caches, strict=True):
             qkv = self._ops.norm_linear(x, layer.input_norm, eps, layer.attention.qkv)
             query = rope.run(qkv, cache, layer.attention)

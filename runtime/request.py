@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from runtime.errors import RequestError
+from runtime.kv_cache import PrefixKeys
+from runtime.processors import ProcessorParameters
+
 MAX_TOP_LOGPROBS = 20
-
-
-class RequestError(ValueError):
-    """A request that cannot be served; says what about it, and concerns that request alone."""
 
 
 class FinishReason(StrEnum):
@@ -36,6 +36,7 @@ class SamplingParameters:
         stop_ids: token ids that end the sequence, beside the model's own.
         ignore_stop_ids: go on to `max_tokens` whatever token comes.
         logprobs: how many alternatives to report with each token; None reports no log probability at all.
+        processors: penalties, biases and bans.
     """
 
     temperature: float = 0.0
@@ -48,6 +49,7 @@ class SamplingParameters:
     stop_ids: frozenset[int] = frozenset()
     ignore_stop_ids: bool = False
     logprobs: int | None = None
+    processors: ProcessorParameters = field(default_factory=ProcessorParameters)
 
     def __post_init__(self) -> None:
         self._require("temperature", 0 <= self.temperature < math.inf, "a finite number of at least 0")
@@ -69,12 +71,15 @@ class SamplingParameters:
         Raises:
             RequestError: a field is unknown, of another type, or out of range.
         """
-        unknown = sorted(values.keys() - cls.__dataclass_fields__.keys())
+        processing = ProcessorParameters.__dataclass_fields__
+        own = cls.__dataclass_fields__.keys() - {"processors"}
+        unknown = sorted(values.keys() - own - processing.keys())
         if unknown:
-            known = ", ".join(sorted(cls.__dataclass_fields__))
+            known = ", ".join(sorted({*own, *processing}))
             raise RequestError(f"{unknown[0]}: no such sampling field; there are {known}")
-        checked = {name: _typed(name, value) for name, value in values.items()}
-        return cls(**checked)  # type: ignore[arg-type]  # each was checked by name
+        checked = {name: _typed(name, value) for name, value in values.items() if name in own}
+        given = {name: value for name, value in values.items() if name in processing}
+        return cls(**checked, processors=ProcessorParameters(**given))  # type: ignore[arg-type]  # each was checked by name
 
     def _require(self, name: str, holds: bool, expected: str) -> None:
         if not holds:
@@ -119,16 +124,21 @@ class Token:
     alternatives: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass
+@dataclass(eq=False)
 class Request:
     """A sequence being served; the engine and the scheduler write it, callers read `tokens` and `finish_reason`.
 
     Attributes:
-        computed: tokens whose keys and values are in the cache.
-        pages: cache pages held, in order.
-        cached_prefix: prompt tokens that came from another request's pages.
         text: what was generated, where the engine has a tokenizer.
         error: what went wrong, with `FinishReason.ERROR`.
+        computed: tokens whose keys and values are in the cache, or will be once the steps in flight have run.
+        pending: tokens that steps in flight are choosing.
+        pages: cache pages held, in order.
+        row: place in the device's state of sequences; -1 unless running.
+        generation: another number each time that the request starts to run or its pages are exchanged.
+        decodes: whether its next step is a decode: all but the newest token are in the cache.
+        last_step: number of the last step that computed some of its prompt.
+        cached_prefix: prompt tokens that came from another request's pages.
     """
 
     id: str
@@ -140,24 +150,32 @@ class Request:
     text: str = ""
     error: str = ""
     computed: int = 0
+    pending: int = 0
     pages: list[int] = field(default_factory=list)
+    row: int = -1
+    generation: int = -1
+    decodes: bool = False
+    last_step: int = 0
     cached_prefix: int = 0
     preemptions: int = 0
+    prefix: PrefixKeys | None = None
+    registered: int = 0
+
+    def __post_init__(self) -> None:
+        self.limit = len(self.prompt) + self.sampling.max_tokens
 
     @property
     def length(self) -> int:
-        """Prompt and generated tokens."""
-        return len(self.prompt) + len(self.tokens)
+        """Prompt and generated tokens, those that steps in flight are choosing among them."""
+        return len(self.prompt) + len(self.tokens) + self.pending
 
-    @property
-    def ids(self) -> list[int]:
-        """Prompt and generated token ids."""
-        return [*self.prompt, *(token.id for token in self.tokens)]
-
-    @property
-    def is_prefilled(self) -> bool:
-        """All but the newest token are in the cache: the next step is a decode."""
-        return self.computed >= self.length - 1 and bool(self.tokens)
+    def ids(self, start: int, stop: int) -> list[int]:
+        """Known token ids from `start` to `stop`, prompt and generated."""
+        known = len(self.prompt)
+        ids = list(self.prompt[start:stop])
+        if stop > known:
+            ids += [token.id for token in self.tokens[max(0, start - known) : stop - known]]
+        return ids
 
 
 def check_prompt(prompt: Sequence[int], vocab_size: int, max_length: int, max_tokens: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from runtime.batch import StepInputs
+from runtime.contract import require_not_capturing
 from runtime.ops import Ops
 from runtime.weights import Attention
 
@@ -139,6 +140,7 @@ class DecodeRope:
         if self._lengths is None or self._lengths.device != device or self._lengths.shape[0] != batch:
             storage = None if self._lengths is None else self._lengths.untyped_storage()
             if storage is None or storage.device != device or storage.nbytes() < 4 * batch:
+                require_not_capturing("sequence_lengths", device)
                 self._lengths = torch.empty(batch, dtype=torch.int32, device=device)
             else:
                 self._lengths = torch.empty(0, dtype=torch.int32, device=device).set_(storage, 0, (batch,))

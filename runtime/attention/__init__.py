@@ -1,6 +1,8 @@
-"""Attention over the paged cache: `plan` binds a step's tensors, `refresh` once a step, `run` once a layer.
+"""Attention over the paged cache: `plan` binds a step's tensors, `replan` and `refresh` follow it, `run` attends.
 
-A captured step is planned once, at its capture, and refreshed and run at every replay. One backend a module.
+A captured step is planned once, at its capture. Before every run, eager or replayed, `replan` makes on the host what a
+backend needs of the step's lengths there; `refresh`, once a step, derives on the device what is derived there; `run`
+comes once a layer. A graph holds `refresh` and `run`. One backend a module; `select` makes them by name.
 """
 
 from typing import Protocol
@@ -8,6 +10,10 @@ from typing import Protocol
 import torch
 
 from runtime.batch import StepInputs
+
+
+class AttentionBackendError(ValueError):
+    """An attention backend that there is not, or not here; says what to install or to choose instead."""
 
 
 class AttentionParameters(Protocol):
@@ -21,6 +27,14 @@ class AttentionBackend(Protocol):
 
     def plan(self, inputs: StepInputs) -> AttentionParameters:
         """Bind what all layers of a step share to the step's tensors."""
+        ...
+
+    def replan(self, parameters: AttentionParameters) -> None:
+        """Make the host's part of a step from `host_kv_lengths`; called through `runtime.attention.replanning`.
+
+        It may enqueue copies into memory of its own. It may not wait for the device, move any tensor that the parameters
+        hold, or write to the step's inputs.
+        """
         ...
 
     def refresh(self, parameters: AttentionParameters) -> None:

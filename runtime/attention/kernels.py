@@ -6,7 +6,7 @@ import torch
 
 from kernels.paged_decode_attention import DecodePlan, paged_decode_attention, paged_decode_attention_ragged
 from kernels.paged_prefill_attention import paged_prefill_attention
-from runtime.attention.ragged_pages import ragged_pages
+from runtime.attention.ragged_pages import ragged_pages, require_page_size
 from runtime.batch import StepInputs
 from runtime.config import ModelConfig
 
@@ -36,6 +36,9 @@ class _KernelAttention:
         self._workspace = DecodePlan.create(
             max_batch, config.max_length, config.q_heads, config.kv_heads, config.head_dim, device
         )
+
+    def replan(self, parameters: RaggedParameters | TableParameters) -> None:
+        """Nothing is made on the host: the kernels' schedule is theirs, from the lengths on the device."""
 
     def _prefill(self, query: torch.Tensor, cache: torch.Tensor, inputs: StepInputs) -> torch.Tensor:
         return paged_prefill_attention(
@@ -75,6 +78,7 @@ class TritonAttention(_KernelAttention):
         inputs = parameters.inputs
         if not inputs.is_decode:
             return self._prefill(query, cache, inputs)
+        require_page_size(cache, self._page_size)
         return paged_decode_attention_ragged(
             query,
             cache,

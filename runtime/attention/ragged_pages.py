@@ -15,15 +15,18 @@ def ragged_pages(
     page_size: int,
     kv_indptr: torch.Tensor,
     kv_indices: torch.Tensor,
+    last_page_lengths: torch.Tensor | None = None,
 ) -> None:
     """Write `kv_indptr` int32 [batch + 1] and the live entries of `kv_indices` int32 [batch * max_pages].
 
     Lane b's pages are kv_indices[kv_indptr[b] : kv_indptr[b + 1]], those that hold kv_lengths[b] tokens; pointers after
     the last live lane repeat the last value. `block_tables` int32 [batch, max_pages], rows contiguous; all on one device.
+    `last_page_lengths` int32 [batch], where given, gets the tokens of each lane's last page: 1 to page_size, and 1 for a
+    lane without pages.
     """
     batch, width = block_tables.shape
     if block_tables.device.type == "cpu":
-        _on_host(block_tables, kv_lengths, page_size, kv_indptr, kv_indices)
+        _on_host(block_tables, kv_lengths, page_size, kv_indptr, kv_indices, last_page_lengths)
         return
     launch.launch(
         _ragged_pages_kernel,
@@ -33,6 +36,7 @@ def ragged_pages(
         kv_lengths,
         kv_indptr,
         kv_indices,
+        last_page_lengths,
         batch,
         page_size,
         LANES=triton.next_power_of_2(batch),
@@ -41,12 +45,25 @@ def ragged_pages(
     )
 
 
+def require_page_size(cache: torch.Tensor, page_size: int) -> None:
+    """Check that a cache's pages are those that the lists were made for.
+
+    Raises:
+        ValueError: they hold more or fewer tokens.
+    """
+    if cache.shape[3] != page_size:
+        raise ValueError(
+            f"cache: expected pages of {page_size} tokens, as the backend's, got {cache.shape[3]}"
+        )
+
+
 def _on_host(
     block_tables: torch.Tensor,
     kv_lengths: torch.Tensor,
     page_size: int,
     kv_indptr: torch.Tensor,
     kv_indices: torch.Tensor,
+    last_page_lengths: torch.Tensor | None,
 ) -> None:
     pages = -(-kv_lengths // page_size)
     kv_indptr[0] = 0
@@ -54,6 +71,8 @@ def _on_host(
     live = torch.arange(block_tables.shape[1]) < pages[:, None]
     kept = block_tables[live]
     kv_indices[: len(kept)] = kept
+    if last_page_lengths is not None:
+        last_page_lengths.copy_(torch.where(pages > 0, kv_lengths - (pages - 1) * page_size, 1))
 
 
 @triton.jit
@@ -63,6 +82,7 @@ def _ragged_pages_kernel(
     kv_lengths,
     kv_indptr,
     kv_indices,
+    last_page_lengths,
     batch,
     page_size,
     LANES: tl.constexpr,
@@ -70,11 +90,15 @@ def _ragged_pages_kernel(
 ):
     lane = tl.program_id(0)
     lanes = tl.arange(0, LANES)
-    pages = tl.cdiv(tl.load(kv_lengths + lanes, mask=lanes < batch, other=0), page_size)
+    lengths = tl.load(kv_lengths + lanes, mask=lanes < batch, other=0)
+    pages = tl.cdiv(lengths, page_size)
     start = tl.sum(tl.where(lanes < lane, pages, 0))
     count = tl.sum(tl.where(lanes == lane, pages, 0))
     tl.store(kv_indptr + lane, start)
     tl.store(kv_indptr + batch, start + count, mask=lane == batch - 1)
+    if last_page_lengths is not None:
+        length = tl.sum(tl.where(lanes == lane, lengths, 0))
+        tl.store(last_page_lengths + lane, tl.where(count > 0, length - (count - 1) * page_size, 1))
     row = tables + lane.to(tl.int64) * table_stride
     for first in range(0, count, BLOCK):
         at = first + tl.arange(0, BLOCK)

@@ -21,6 +21,9 @@ class ReferenceAttention:
     def plan(self, inputs: StepInputs) -> ReferenceParameters:
         return ReferenceParameters(inputs)
 
+    def replan(self, parameters: ReferenceParameters) -> None:
+        """Nothing is made on the host."""
+
     def refresh(self, parameters: ReferenceParameters) -> None:
         """Nothing is derived."""
 

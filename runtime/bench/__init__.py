@@ -1,1 +1,1 @@
-"""`python -m runtime bench`: what a decode step costs, against its memory floor and against plain torch."""
+"""`python -m runtime bench`: decode steps against their memory floor, latency under arrivals, captures, and peers."""

@@ -77,6 +77,13 @@ def _cases(dense: ModelConfig, backend: str) -> list[Case]:
         Case("tied embedding", replace(dense, tied_embedding=True), TEXTS, GREEDY),
         Case("yarn", replace(dense, rope=_YARN), IDS, GREEDY),
         Case("experts", experts, IDS, GREEDY),
+        Case(
+            "e4m3 cache",
+            dense,
+            IDS,
+            GREEDY,
+            EngineOptions(**small, max_step_tokens=16, buckets=(1, 2, 4), cache_dtype=torch.float8_e4m3fn),
+        ),
     ]
     return [replace(case, backend=backend, name=f"{case.name}, {backend}") for case in cases]
 

@@ -13,9 +13,7 @@ import torch
 import triton
 
 from kernels import target
-from runtime.attention import AttentionBackend
-from runtime.attention.kernels import TableAttention, TritonAttention
-from runtime.attention.reference import ReferenceAttention
+from runtime.attention.select import make_attention
 from runtime.engine import Engine
 from runtime.kernel_ops import KernelOps
 from runtime.model import Model
@@ -180,8 +178,16 @@ def provenance(suite: str) -> dict[str, str]:
 
 def _serve(case: Case, device: torch.device, tokenizer: Tokenizer) -> list[Request]:
     weights = random_weights(case.model, SEED, device)
-    ops: Ops = KernelOps(device) if device.type == "cuda" else ReferenceOps()
-    model = Model(case.model, weights, ops, _attention(case, device))
+    on_gpu = device.type == "cuda"
+    ops: Ops = KernelOps(device) if on_gpu else ReferenceOps()
+    attention = make_attention(
+        case.backend if on_gpu else "reference",
+        case.model,
+        case.options.max_batch,
+        case.options.page_size,
+        device,
+    )
+    model = Model(case.model, weights, ops, attention)
     engine = Engine(model, case.options, tokenizer)
     sampling: Sequence[SamplingParameters] = (
         [case.sampling] * len(case.prompts)
@@ -192,13 +198,6 @@ def _serve(case: Case, device: torch.device, tokenizer: Tokenizer) -> list[Reque
     while engine.has_work():
         engine.step()
     return requests
-
-
-def _attention(case: Case, device: torch.device) -> AttentionBackend:
-    if device.type == "cpu":
-        return ReferenceAttention()
-    kinds = {"xqa": TableAttention, "triton": TritonAttention}
-    return kinds[case.backend](case.model, case.options.max_batch, case.options.page_size, device)
 
 
 def _answer(request: Request) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def test_tokens_do_not_depend_on_company_chunks_pages_or_preemption(
     if "pages" in options and options["pages"] == 14:
         assert together.scheduler.preemptions > 0
     if together.graphs is not None:
-        assert together.graphs.replays > 0
+        assert together.graphs.hits
         assert set(together.graphs.eager) == {"prefill"}
 
 
@@ -149,7 +149,8 @@ def test_an_abort_ends_one_request_and_frees_its_pages(
     stays, goes = (serving.submit(prompt, WARM) for prompt in PROMPTS[:2])
     serving.step()
     serving.abort(goes.id)
-    serving.abort("nobody")
+    with pytest.raises(RequestError, match="request_id: nobody is not being served"):
+        serving.abort("nobody")
     while serving.has_work():
         serving.step()
     assert (goes.finish_reason, stays.finish_reason) == (FinishReason.ABORT, FinishReason.LENGTH)

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from runtime.attention import AttentionBackend
-from runtime.attention.kernels import TableAttention, TritonAttention
-from runtime.attention.reference import ReferenceAttention
-from runtime.batch import StepInputs, host_step, to_device
+from runtime.attention.select import make_attention
+from runtime.batch import chunks_of, make_inputs
 from runtime.config import ExpertsConfig, ModelConfig
 from runtime.engine import Engine, EngineOptions
 from runtime.kernel_ops import KernelOps
@@ -19,6 +18,7 @@ from runtime.ops import ReferenceOps
 from runtime.request import Request, SamplingParameters, Token
 from runtime.scheduler import Scheduler
 from runtime.weights import random_weights
+from tests.runtime.kit import backends
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="no GPU: the kernels' engine runs on one"
@@ -34,13 +34,12 @@ MODELS = {
     "experts": replace(DENSE, experts=ExpertsConfig(16, 4, 256, normalize=True)),
     "fp8 experts": replace(DENSE, fp8=True, experts=ExpertsConfig(16, 4, 256, normalize=True)),
 }
+BACKENDS = backends(torch.device("cuda"))
 PROMPTS = [[1, 2, 3], list(range(20, 190)), [9], list(range(500, 533))]
 
 
 def _attention(kind: str, config: ModelConfig, device: torch.device) -> AttentionBackend:
-    if kind == "reference":
-        return ReferenceAttention()
-    return {"triton": TritonAttention, "xqa": TableAttention}[kind](config, 64, 16, device)
+    return make_attention(kind, config, 64, 16, device)
 
 
 @pytest.fixture
@@ -56,10 +55,12 @@ def logits_of(device: torch.device) -> Callable[[Model], list[torch.Tensor]]:
         for _ in range(2):
             plan = scheduler.next_step()
             assert plan is not None
-            inputs: StepInputs = to_device(host_step(plan, 16), device)
+            inputs = make_inputs(plan, 16, torch.zeros(8, dtype=torch.int32, device=device))
             seen.append(model(inputs, caches).double())
-            for lane, chunk in enumerate(plan.chunks):
-                scheduler.computed(chunk)
+            chunks = chunks_of(plan)
+            scheduler.collected(scheduler.launched(plan), plan)
+            for lane, chunk in enumerate(chunks):
+                chunk.request.pending -= 1
                 chunk.request.tokens.append(Token(100 + lane))
         return seen
 
@@ -71,7 +72,7 @@ def device() -> torch.device:
     return torch.device("cuda")
 
 
-@pytest.mark.parametrize("kind", ["triton", "xqa"])
+@pytest.mark.parametrize("kind", BACKENDS)
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
 def test_logits_agree_with_the_references(
@@ -80,7 +81,7 @@ def test_logits_agree_with_the_references(
     config = MODELS[name]
     weights = random_weights(config, 3, device)
     ours = logits_of(Model(config, weights, KernelOps(device), _attention(kind, config, device)))
-    expected = logits_of(Model(config, weights, ReferenceOps(), ReferenceAttention()))
+    expected = logits_of(Model(config, weights, ReferenceOps(), _attention("reference", config, device)))
     # Both round to bf16 (unit roundoff 2^-9) at the same places; where float32 sums differ in their last bits a value
     # rounds to its neighbour, and 3 layers of about 10 roundings carry that on: sqrt(30) * 2^-9 is about 1e-2.
     # With fp8, the prefill's 207 tokens are quantized to e4m3 on the way: a relative error of up to 2^-4, about 2^-5 in
@@ -91,7 +92,7 @@ def test_logits_agree_with_the_references(
         assert float((got - want).norm() / want.norm()) < bound
 
 
-@pytest.mark.parametrize("kind", ["triton", "xqa"])
+@pytest.mark.parametrize("kind", BACKENDS)
 def test_tokens_are_reproducible_and_finite(kind: str, device: torch.device) -> None:
     weights = random_weights(DENSE, 3, device)
     sampling = SamplingParameters(temperature=0.8, top_k=50, top_p=0.9, seed=5, max_tokens=40, logprobs=2)

@@ -4,26 +4,33 @@ On a GPU the steps are CUDA graphs of each backend; on a CPU the same calls over
 that everything but the capture itself is tested anywhere.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from runtime.batch import HostStep, host_step, to_device
-from runtime.buffers import LANE, NO_SLOT
-from runtime.contract import GraphContractError
-from runtime.graph import DecodeGraphs
+from kernels.token_history import TokenHistory
+from runtime.batch import make_inputs, to_device
+from runtime.begin_step import LaneStart
+from runtime.buffers import StableBuffers
+from runtime.contract import GraphContractError, require_not_capturing
+from runtime.graph import DecodeGraphs, Launched
 from runtime.kv_cache import NULL_PAGE, allocate_cache
+from runtime.lanes import NOTHING, DecodeLanes, LaneBlock
 from runtime.model import Model
 from runtime.request import Request, SamplingParameters, Token
-from runtime.scheduler import Chunk, StepPlan
+from runtime.ring import Ring
+from runtime.scheduler import Chunk, Decode, Prefill
 from tests.runtime.kit import PAGE_SIZE, backends, config_for, make_model, weights_for
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 PAGES = 160
 MAX_PAGES = 8
+GENERATIONS = itertools.count()
 WARM = SamplingParameters(temperature=1.0, top_k=30, top_p=0.9, max_tokens=100)
 
 
@@ -32,13 +39,11 @@ def request(number: int, length: int) -> Request:
     made = Request(str(number), tuple((7 * number + at) % 290 for at in range(length - 1)), WARM, seed=number)
     made.tokens.append(Token(number % 290))
     made.computed = length - 1
+    made.row = number % 8
+    made.generation = next(GENERATIONS)
+    made.decodes = True
     made.pages = [1 + (number * MAX_PAGES + page) % (PAGES - 1) for page in range(-(-length // PAGE_SIZE))]
     return made
-
-
-def decode(requests: Sequence[Request]) -> HostStep:
-    chunks = tuple(Chunk(one, one.computed, 1, samples=True) for one in requests)
-    return host_step(StepPlan(chunks, is_decode=True), PAGE_SIZE)
 
 
 @dataclass
@@ -47,19 +52,25 @@ class Bench:
 
     model: Model
     graphs: DecodeGraphs
+    ring: Ring
+    history: TokenHistory
     caches: list[torch.Tensor]
     twins: list[torch.Tensor]
 
     def both(self, requests: Sequence[Request]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits of a step, replayed and eager, from equal caches."""
+        """Logits of a step, replayed and eager, from equal caches, a row a request."""
         for cache, twin in zip(self.caches, self.twins, strict=True):
             twin.copy_(cache)
-        step = decode(requests)
+        inputs = make_inputs(Decode(requests), PAGE_SIZE, self.history.last_ids)
         with torch.inference_mode():
-            eager = self.model(to_device(step, DEVICE), self.twins).clone()
-        result = self.graphs.run(step, requests)
-        assert result is not None
-        return result[0].clone(), eager
+            eager = self.model(inputs, self.twins).clone()
+        launched = self.run(requests)
+        assert launched is not None
+        order = [launched.requests.index(request) for request in requests]
+        return launched.logits[order].clone(), eager
+
+    def run(self, requests: Sequence[Request]) -> Launched | None:
+        return self.graphs.launch(Decode(requests), self.ring.acquire())
 
 
 @pytest.fixture(params=backends(DEVICE))
@@ -78,7 +89,10 @@ def bench(request: pytest.FixtureRequest) -> Callable[..., Bench]:
             return made
 
         caches = cache()
-        return Bench(model, DecodeGraphs(model, caches, buckets, max_batch, max_pages), caches, cache())
+        history = TokenHistory(max_batch, config.vocab_size, config.max_length, DEVICE)
+        ring = Ring(3, max_batch, DEVICE)
+        graphs = DecodeGraphs(model, caches, buckets, max_batch, max_pages, history, ring)
+        return Bench(model, graphs, ring, history, caches, cache())
 
     return make
 
@@ -103,22 +117,20 @@ def test_03_lanes_after_the_live_ones_are_cleared(bench: Callable[..., Bench]) -
     made.both([request(number, 25) for number in range(8)])
     made.both([request(number, 9) for number in range(5)])
     buffers = made.graphs._buffers
-    for mirror in (buffers.token_ids, buffers.sequence_lengths, buffers.kv_lengths):
-        assert mirror[5:].tolist() == [0, 0, 0]
-    assert buffers.slots[5:].tolist() == [NO_SLOT] * 3
-    assert buffers.lanes.temperature[5:].tolist() == [0.0] * 3
-    assert buffers.lanes.top_p[5:].tolist() == [1.0] * 3
+    padding = {"slot": NOTHING, "row": NOTHING, "table_column": NOTHING, "top_p": 1, "repetition_penalty": 1}
+    for name, mirror in buffers.fields.items():
+        assert mirror[5:].tolist() == [padding.get(name, 0)] * 3, name
     assert bool((buffers.block_tables[5:] == NULL_PAGE).all())
-    rope = made.graphs._steps[8].fingerprint._holders["rope"]
+    rope = made.graphs._steps[8][0].fingerprint._holders["rope"]
     assert rope.graph_buffers()["sequence_lengths"][5:].tolist() == [0, 0, 0]
-    assert buffers.kv_lengths[:5].tolist() == [9] * 5
+    assert buffers.fields["kv_length"][:5].tolist() == [9] * 5
 
 
 def test_05_padding_lanes_write_to_no_page(bench: Callable[..., Bench]) -> None:
     made = bench()
     made.graphs.capture()
     before = [cache.clone() for cache in made.caches]
-    made.graphs.run(decode([request(1, 6)]), [request(1, 6)])
+    made.run([request(1, 6)])
     written = request(1, 6).pages[5 // PAGE_SIZE]
     for cache, old in zip(made.caches, before, strict=True):
         changed = (cache != old).flatten(1).any(1).nonzero().flatten().tolist()
@@ -136,21 +148,19 @@ def test_06_07_buckets_end_with_the_largest_batch(
     assert made.graphs.buckets[-1] == bucket
     requests = [request(number, 2 + number % 9) for number in range(batch)]
     close(*made.both(requests))
-    rope = made.graphs._steps[bucket].fingerprint._holders["rope"]
+    rope = made.graphs._steps[bucket][0].fingerprint._holders["rope"]
     assert rope.graph_buffers()["sequence_lengths"].shape == (bucket,)
 
 
 def test_07_08_what_does_not_fit_goes_eager_and_is_counted(bench: Callable[..., Bench]) -> None:
     made = bench(max_batch=4, max_pages=2)
-    run = made.graphs.run
-    five = [request(number, 3) for number in range(5)]
-    assert run(decode(five), five) is None
-    long = [request(0, 2 * PAGE_SIZE + 1)]
-    assert run(decode(long), long) is None
-    prefill = host_step(StepPlan((Chunk(long[0], 0, 4, samples=False),), is_decode=False), PAGE_SIZE)
-    assert run(prefill, long) is None
+    assert made.run([request(number, 3) for number in range(5)]) is None
+    long = request(0, 2 * PAGE_SIZE + 1)
+    assert made.run([long]) is None
+    prefill = Prefill((Chunk(long, 0, 4, samples=False),))
+    assert made.graphs.launch(prefill, made.ring.acquire()) is None
     assert made.graphs.eager == {"batch above 4": 1, "block table wider than 2": 1, "prefill": 1}
-    assert made.graphs.replays == 0
+    assert not made.graphs.hits
 
 
 def test_08_a_narrower_table_clears_the_old_columns(bench: Callable[..., Bench]) -> None:
@@ -163,14 +173,26 @@ def test_08_a_narrower_table_clears_the_old_columns(bench: Callable[..., Bench])
     ]
 
 
-def test_only_changed_table_entries_travel(bench: Callable[..., Bench]) -> None:
-    made = bench()
-    buffers = made.graphs._buffers
+def test_only_changed_table_entries_travel() -> None:
+    """A new page goes with its lane's record; whole tables only where lanes change hands."""
+    lanes = DecodeLanes(4, MAX_PAGES, PAGE_SIZE)
     requests = [request(number, PAGE_SIZE) for number in range(3)]
-    assert buffers.write_tables(decode(requests), 4) == 3
-    assert buffers.write_tables(decode(requests), 4) == 0
-    assert buffers.write_tables(decode([request(number, PAGE_SIZE + 1) for number in range(3)]), 4) == 3
-    assert buffers.write_tables(decode(requests[:2]), 4) == 2 + 2
+    _, change = lanes.arrange(requests)
+    assert change is not None
+    assert len(change.places) == 3
+    assert lanes.arrange(requests)[1] is None
+    for one in requests:
+        one.computed += 1
+        one.pages.append(50 + one.row)
+    assert lanes.arrange(requests)[1] is None
+    assert lanes.block.columns["table_column"][:3].tolist() == [1, 1, 1]
+    assert lanes.block.columns["table_page"][:3].tolist() == [50, 51, 52]
+    lanes.arrange(requests)
+    assert lanes.block.columns["table_column"][:3].tolist() == [NOTHING] * 3
+    order, change = lanes.arrange(requests[1:])
+    assert order == [requests[2], requests[1]]  # who stays keeps its lane where lanes stay dense
+    assert change is not None
+    assert len(change.places) == 2 + 2
 
 
 def test_09_every_buffer_that_is_reassigned_is_a_typed_error(bench: Callable[..., Bench]) -> None:
@@ -178,7 +200,7 @@ def test_09_every_buffer_that_is_reassigned_is_a_typed_error(bench: Callable[...
     made = bench()
     requests = [request(1, 5), request(2, 6)]
     made.both(requests)
-    fingerprint = made.graphs._steps[2].fingerprint
+    fingerprint = made.graphs._steps[2][0].fingerprint
     tried = 0
     for owner, holder in fingerprint._holders.items():
         for name in holder.graph_buffers():
@@ -189,7 +211,7 @@ def test_09_every_buffer_that_is_reassigned_is_a_typed_error(bench: Callable[...
             restore()
             fingerprint.require_unchanged()
             tried += 1
-    assert tried == len(fingerprint._bound) >= 20
+    assert tried == sum(map(len, fingerprint._bound.values())) >= 35
 
 
 def test_09_a_replay_checks_before_it_runs(bench: Callable[..., Bench]) -> None:
@@ -198,10 +220,28 @@ def test_09_a_replay_checks_before_it_runs(bench: Callable[..., Bench]) -> None:
     made.both(requests)
     before = [cache.clone() for cache in made.caches]
     buffers = made.graphs._buffers
-    buffers.kv_lengths = buffers.kv_lengths.clone()
-    with pytest.raises(GraphContractError, match=r"buffers\.kv_lengths: expected int32 \[8\]"):
-        made.graphs.run(decode(requests), requests)
+    buffers.fields["kv_length"] = buffers.fields["kv_length"].clone()
+    with pytest.raises(GraphContractError, match=r"buffers\.kv_length: expected int32 \[8\]"):
+        made.run(requests)
     assert all(torch.equal(cache, old) for cache, old in zip(made.caches, before, strict=True))
+
+
+def test_09_a_refused_step_is_laid_out_again_in_full(bench: Callable[..., Bench]) -> None:
+    """What the refused step would have told the device, new pages among it, the next one tells."""
+    made = bench()
+    requests = [request(1, PAGE_SIZE), request(2, 6)]
+    made.both(requests)
+    for one in requests:
+        one.computed += 1
+        one.tokens.append(Token(5))
+    requests[0].pages.append(77)
+    buffers = made.graphs._buffers
+    moved, buffers.drawn = buffers.drawn, buffers.drawn.clone()
+    with pytest.raises(GraphContractError):
+        made.run(requests)
+    buffers.drawn = moved
+    close(*made.both(requests))
+    assert buffers.block_tables[0, 1] == 77
 
 
 def _reassign(holder: Any, name: str) -> Callable[[], None]:
@@ -224,7 +264,7 @@ def _gives(holder: Any, name: str, place: Any, key: Any, old: torch.Tensor) -> b
 
 
 def _put(place: Any, key: Any, value: torch.Tensor) -> None:
-    if isinstance(place, list):
+    if isinstance(place, list | dict):
         place[key] = value
     else:
         object.__setattr__(place, key, value)
@@ -237,6 +277,8 @@ def _places(value: Any, seen: set[int]) -> Iterator[tuple[Any, Any, torch.Tensor
     items = (
         enumerate(value)
         if isinstance(value, list)
+        else value.items()
+        if isinstance(value, dict)
         else vars(value).items()
         if hasattr(value, "__dict__")
         else ()
@@ -254,6 +296,44 @@ def test_09_junk_after_capture_changes_nothing(bench: Callable[..., Bench]) -> N
     junk = [torch.full((1 << 16,), float("nan"), device=DEVICE) for _ in range(8)]
     close(*made.both([request(number, 11) for number in range(3)]))
     assert len(junk) == 8
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="no GPU: nothing is captured on a CPU")
+@pytest.mark.parametrize("planted", ["pin", "copy", "rope", "buffers", "wait"])
+def test_10_allocating_or_pinning_inside_a_capture_is_a_clear_error(
+    bench: Callable[..., Bench], planted: str
+) -> None:
+    made = bench(buckets=(1,), max_batch=1)
+    model, graphs = made.model, made.graphs
+    begin = model.begin
+    calls = {
+        "pin": lambda: LaneBlock(4, pinned=True),
+        "copy": lambda: to_device(np.zeros(4, np.int32), DEVICE),
+        "rope": lambda: model.decode_rope().prepare(graphs._buffers.inputs(1)),
+        "buffers": lambda: StableBuffers(1, 1, DEVICE),
+        "wait": torch.cuda.synchronize,
+    }
+
+    def planting(start: LaneStart) -> torch.Tensor:
+        calls[planted]()
+        return begin(start)
+
+    model.begin = planting  # type: ignore[method-assign]  # what a change of the model could do
+    with pytest.raises(GraphContractError, match=r"inside a capture|cannot be captured"):
+        graphs.capture()
+    model.begin = begin  # type: ignore[method-assign]
+    close(*made.both([request(1, 5)]))
+
+
+def test_10_outside_a_capture_the_same_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard itself, on any machine: it asks the stream, and only of a GPU."""
+    capturing = [True]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    require_not_capturing("on a CPU", torch.device("cpu"))
+    with pytest.raises(GraphContractError, match="a pinned copy: asked for inside a capture"):
+        require_not_capturing("a pinned copy", torch.device("cuda"))
+    capturing[0] = False
+    require_not_capturing("a pinned copy", torch.device("cuda"))
 
 
 def test_11_capturing_again_with_a_live_cache_leaves_it_alone(bench: Callable[..., Bench]) -> None:
@@ -278,9 +358,9 @@ def test_17_reseeding_after_capture_changes_samples_and_the_same_seed_does_not(
         requests = [request(number, 9) for number in range(8)]
         for one in requests:
             one.seed = seed
-        result = made.graphs.run(decode(requests), requests)
-        assert result is not None
-        return result[1].ids.tolist()
+        launched = made.run(requests)
+        assert launched is not None
+        return launched.ids.tolist()
 
     first = drawn(1)
     assert drawn(2) != first
@@ -306,7 +386,3 @@ def test_19_replay_equals_eager_for_every_bucket_and_batch_with_padding_poisoned
         close(got, want)
         for cache in made.caches:
             cache[[page for page in range(PAGES) if page not in held]] = 0.0
-
-
-def test_a_lane_is_a_cache_line() -> None:
-    assert LANE.itemsize == 64

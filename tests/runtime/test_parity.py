@@ -53,8 +53,10 @@ class Recording(Model):
 
     prefilled: torch.Tensor | None = None
 
-    def __call__(self, inputs: StepInputs, caches: Sequence[torch.Tensor]) -> torch.Tensor:
-        logits = super().__call__(inputs, caches)
+    def __call__(
+        self, inputs: StepInputs, caches: Sequence[torch.Tensor], x: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        logits = super().__call__(inputs, caches, x)
         if self.prefilled is None:
             self.prefilled = logits
         return logits

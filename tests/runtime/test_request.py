@@ -23,7 +23,9 @@ from runtime.request import RequestError, SamplingParameters, check_prompt
         ({"stop": "end"}, "stop: unexpected value 'end'"),
         ({"stop_ids": ["7"]}, r"stop_ids: unexpected value \['7'\]"),
         ({"ignore_stop_ids": 1}, "ignore_stop_ids: unexpected value 1"),
-        ({"topk": 4}, "topk: no such sampling field; there are ignore_stop_ids, logprobs,"),
+        ({"presence_penalty": 3}, "presence_penalty: expected a number from -2 to 2, got 3"),
+        ({"processors": None}, "processors: no such sampling field"),
+        ({"topk": 4}, "topk: no such sampling field; there are frequency_penalty, ignore_stop_ids, logit_bias,"),
     ],
 )
 def test_bad_sampling_fields_are_named(values: dict[str, object], message: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +29,7 @@ def inputs(
         last_tokens=None,
         max_query_length=1,
         is_decode=True,
+        host_kv_lengths=np.array(lengths, np.int32) + 1,
     )
 
 

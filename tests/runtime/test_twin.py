@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -38,6 +39,7 @@ def test_the_twin_is_the_same_model(monkeypatch: pytest.MonkeyPatch) -> None:
         last_tokens=None,
         max_query_length=1,
         is_decode=True,
+        host_kv_lengths=np.full(batch, context, np.int32),
     )
     expected = make_model(config, weights)(inputs, caches)
     torch.testing.assert_close(seen[0], expected, rtol=1e-4, atol=1e-4)
