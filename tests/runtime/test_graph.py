@@ -126,6 +126,20 @@ def test_03_lanes_after_the_live_ones_are_cleared(bench: Callable[..., Bench]) -
     assert buffers.fields["kv_length"][:5].tolist() == [9] * 5
 
 
+def test_04_poisoned_outputs_are_written_anew_and_padding_stays_finite(bench: Callable[..., Bench]) -> None:
+    """Outputs poisoned with NaN, lanes of no length: real rows bit-equal, the rest finite."""
+    made = bench()
+    requests = [request(number, 9 + number) for number in range(5)]
+    clean, _ = made.both(requests)
+    with torch.inference_mode():
+        for step in made.graphs._steps[8]:
+            step.outputs.logits.fill_(float("nan"))
+    poisoned, _ = made.both(requests)
+    assert torch.equal(poisoned, clean)
+    used = made.graphs._steps[8][(made.ring._next - 1) % len(made.ring.slots)]
+    assert bool(used.outputs.logits.isfinite().all())
+
+
 def test_05_padding_lanes_write_to_no_page(bench: Callable[..., Bench]) -> None:
     made = bench()
     made.graphs.capture()

@@ -25,7 +25,10 @@ from runtime.request import RequestError, SamplingParameters, check_prompt
         ({"ignore_stop_ids": 1}, "ignore_stop_ids: unexpected value 1"),
         ({"presence_penalty": 3}, "presence_penalty: expected a number from -2 to 2, got 3"),
         ({"processors": None}, "processors: no such sampling field"),
-        ({"topk": 4}, "topk: no such sampling field; there are frequency_penalty, ignore_stop_ids, logit_bias,"),
+        (
+            {"topk": 4},
+            "topk: no such sampling field; there are frequency_penalty, ignore_stop_ids, logit_bias,",
+        ),
     ],
 )
 def test_bad_sampling_fields_are_named(values: dict[str, object], message: str) -> None:
