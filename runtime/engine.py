@@ -119,9 +119,10 @@ class Engine:
         config = self._model.config
         checked = check_prompt(ids, config.vocab_size, config.max_length, sampling.max_tokens)
         sampling.processors.check(config.vocab_size)
-        if len(sampling.stop_ids | config.stop_ids) > MAX_STOP:
+        stops = len(sampling.stop_ids | config.stop_ids)
+        if sampling.processors.min_tokens and stops > MAX_STOP:
             raise RequestError(
-                f"stop_ids: expected at most {MAX_STOP} with the model's own, got {len(sampling.stop_ids | config.stop_ids)}"
+                f"stop_ids: expected at most {MAX_STOP} with the model's own where min_tokens is set, got {stops}"
             )
         seed = sampling.seed if sampling.seed is not None else secrets.randbits(62)
         request = Request(request_id, checked, sampling, seed)

@@ -92,3 +92,7 @@ class Ring:
             self.waits += 1
             slot.done.synchronize()
         return slot
+
+    def put_back(self, slot: Slot) -> None:
+        """Say that the slot asked for last was not used: the one after it may hold tokens that nobody has read yet."""
+        self._next = slot.index

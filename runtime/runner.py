@@ -55,9 +55,13 @@ class Runner:
             GraphContractError: a buffer of its graph has moved or changed; nothing was given.
         """
         slot = self._ring.acquire()
-        launched = self._graphs.launch(plan, slot) if self._graphs is not None else None
-        if launched is None:
-            launched = self._launch_eager(plan, slot)
+        try:
+            launched = self._graphs.launch(plan, slot) if self._graphs is not None else None
+            if launched is None:
+                launched = self._launch_eager(plan, slot)
+        except Exception:
+            self._ring.put_back(slot)
+            raise
         log_probabilities = sampler.LogProbabilities.asked(launched.logits, launched.ids, launched.requests)
         slot.done.record()
         return Flight(plan, launched.requests, slot, log_probabilities)
@@ -96,11 +100,7 @@ class Runner:
 
     def _load_history(self, request: Request) -> None:
         """The sequence starts, or starts again: its row knows nothing of it yet."""
-        load_row(
-            self._history,
-            request.row,
-            request.prompt,
-            [token.id for token in request.tokens],
-            request.sampling.processors.logit_bias,
-            request.sampling.stop_ids | self._model.config.stop_ids,
-        )
+        processors = request.sampling.processors
+        stops = request.sampling.stop_ids | self._model.config.stop_ids if processors.min_tokens else ()
+        generated = [token.id for token in request.tokens]
+        load_row(self._history, request.row, request.prompt, generated, processors.logit_bias, stops)
