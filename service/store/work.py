@@ -76,6 +76,14 @@ class WorkQueue(Leases[WorkClaim]):
         row_id: int = connection.execute(joined.returning(columns.id)).scalar_one()
         return row_id
 
+    def is_open(self, connection: sa.Connection, kind: str, subject: str) -> bool:
+        """Whether this is waiting or under way: who only makes sure of it must not ask again, which starts it anew."""
+        columns = self.table.c
+        asked = sa.select(columns.id).where(
+            columns.kind == kind, columns.subject == subject, columns.state.in_(OPEN)
+        )
+        return connection.execute(asked).first() is not None
+
     def finish(
         self, connection: sa.Connection, claim: WorkClaim, state: State = State.DONE, error: str = ""
     ) -> State:

@@ -17,7 +17,7 @@ from service.store import pulls, rounds
 from service.store.pulls import Pull
 from service.worker.intake import queue, request_review
 from service.worker.policy import stored_policy
-from service.worker.station import Station
+from service.worker.station import REVIEW, Station
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,11 @@ def _repository(station: Station, repo: str, since: datetime) -> None:
                 and (triggers.bots or not state.author.is_bot)
                 and skipped.isdisjoint(label.casefold() for label in state.labels)
             )
-            if wanted and not _reviewed(connection, known, state):
+            if (
+                wanted
+                and not _is_under_way(station, connection, state)
+                and not _reviewed(connection, known, state)
+            ):
                 request_review(station, connection, repo, state.number)
             for comment in comments:
                 queue(station, connection, _commands(comment, repo, state.number))
@@ -71,8 +75,14 @@ def _counts(comment: Comment, me: User) -> bool:
     )
 
 
+def _is_under_way(station: Station, connection: sa.Connection, state: PullState) -> bool:
+    """Whether a review waits or runs. It was not missed: asked for again, it would have all its attempts once more,
+    lose that it is a full one, wait no longer for what it waits for, and run a second time."""
+    return station.work.is_open(connection, REVIEW, f"{state.repo}#{state.number}")
+
+
 def _reviewed(connection: sa.Connection, known: Pull | None, state: PullState) -> bool:
-    """Whether this head has a finished round; one that is on its way joins what is asked for."""
+    """Whether this head has a finished round."""
     newest = rounds.of_pull(connection, known.id, 5) if known is not None else []
     return any(one.head_sha == state.head_sha and one.finished_at is not None for one in newest)
 

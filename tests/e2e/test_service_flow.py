@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from service.forge.base import Permission
 from service.forge.local_events import pull_event
+from service.store.schema import work
+from service.worker.lanes import work_off
+from service.worker.reconciler import reconcile
+from service.worker.station import QUICK_LANE, REVIEW
 from tests.kit.checkouts import Repo
 from tests.kit.engines import ScriptedEngine
 from tests.kit.rounds import BASE, HEAD, PATH, answers, finding
@@ -257,10 +263,6 @@ class TestCommands:
 
 class TestReconciler:
     def reconcile(self, service: Service) -> None:
-        from datetime import timedelta
-
-        from service.worker.reconciler import reconcile
-
         reconcile(service.station, [NAME], service.clock() - timedelta(days=1))
         service.settle()
 
@@ -274,6 +276,25 @@ class TestReconciler:
         service.settle()
         self.reconcile(service)
         assert "round 1" in service.said(number)[0].body
+
+    @pytest.mark.parametrize("runs", [False, True])
+    def test_a_review_that_waits_or_runs_is_left_as_it_is(self, service: Service, runs: bool) -> None:
+        """Asked for again, it would have all its attempts once more, and a round that kills its worker would never end."""
+        number = service.open()
+        service.say(number, "owner", "/review full")
+        work_off(service.station, QUICK_LANE)
+        if runs:
+            with service.database.write() as connection:
+                assert service.station.work.claim(connection, (REVIEW,), "ada", 60) is not None
+        before = self.rows(service)
+        assert [(row.payload["full"], row.attempts) for row in before] == [(True, int(runs))]
+        service.clock.forward(1)
+        reconcile(service.station, [NAME], service.clock() - timedelta(days=1))
+        assert self.rows(service) == before
+
+    def rows(self, service: Service) -> Any:
+        with service.database.read() as connection:
+            return connection.execute(sa.select(work).where(work.c.kind == REVIEW)).all()
 
     def test_a_command_whose_delivery_was_lost_runs_once(self, service: Service) -> None:
         number = service.open()

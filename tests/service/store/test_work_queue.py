@@ -135,6 +135,21 @@ def test_finished_work_is_done_and_asking_again_makes_a_new_row(database: Databa
     assert counts(database, work) == {"ready": 1}
 
 
+def test_work_is_open_until_it_is_finished(database: Database, work: WorkQueue) -> None:
+    def is_open(subject: str = SUBJECT, kind: str = "review") -> bool:
+        with database.read() as connection:
+            return work.is_open(connection, kind, subject)
+
+    assert not is_open()
+    put(database, work)
+    assert (is_open(), is_open("acme/app#8"), is_open(kind="command")) == (True, False, False)
+    running = held(claim(database, work))
+    assert is_open()
+    with database.write() as connection:
+        work.finish(connection, running)
+    assert not is_open()
+
+
 def test_asking_again_while_it_runs_runs_it_again_afterwards(
     database: Database, work: WorkQueue, clock: Clock
 ) -> None:
