@@ -1,12 +1,13 @@
 """What is told of a finished output beside its tokens; one by one or, for a batch, as one array."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
-from runtime.request import FinishReason
+from runtime.request import FinishReason, Request
 
 # Codes are what others have stored: a new reason gets a new one.
 REASON_CODES = {FinishReason.STOP: 0, FinishReason.LENGTH: 1, FinishReason.ABORT: 2, FinishReason.ERROR: 3}
@@ -43,6 +44,25 @@ class AuxInfo:
     time_to_first_token: float
     total_time: float
     finish_reason: FinishReason
+
+    @classmethod
+    def of(cls, request: Request, whole: Request, now: float) -> "AuxInfo":
+        """Of a request that has just ended; what concerns all beams of a search is that of `whole`, its leader."""
+        reason = request.finish_reason
+        if reason is None:
+            raise ValueError(f"request {request.id}: expected one that has ended")
+        asked = request.sampling.logprobs is not None
+        return cls(
+            len(request.prompt),
+            len(request.tokens),
+            whole.cached_prefix,
+            whole.steps,
+            whole.preemptions,
+            sum(token.logprob or 0.0 for token in request.tokens) if asked else math.nan,
+            whole.first_token - whole.submitted,
+            now - whole.submitted,
+            reason,
+        )
 
 
 COLUMNS = tuple(field.name for field in fields(AuxInfo))

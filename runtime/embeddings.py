@@ -44,7 +44,9 @@ class InputEmbeddings:
         if order != list(range(len(positions))):
             rows = rows.index_select(0, _copied(torch.tensor(order), device))
         in_order = [positions[index] for index in order]
-        return PreparedEmbeddings(rows, in_order, _copied(torch.tensor(in_order), device))
+        return PreparedEmbeddings(
+            rows, in_order, _copied(torch.tensor(in_order), device), is_whole=self.positions is None
+        )
 
     def _check_rows(self, config: ModelConfig, device: torch.device) -> None:
         if not isinstance(self.rows, torch.Tensor):
@@ -83,9 +85,13 @@ class PreparedEmbeddings:
         rows: [n, hidden_size] on the device.
         positions: [n], ascending.
         device_positions: the same, int64 on the device.
+        is_whole: the prompt has no ids of its own.
     """
 
-    def __init__(self, rows: torch.Tensor, positions: list[int], device_positions: torch.Tensor) -> None:
+    def __init__(
+        self, rows: torch.Tensor, positions: list[int], device_positions: torch.Tensor, *, is_whole: bool
+    ) -> None:
+        self.is_whole = is_whole
         self._rows = rows
         self._positions = positions
         self._device_positions = device_positions

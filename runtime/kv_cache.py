@@ -116,9 +116,13 @@ class PagePool:
         for page in pages:
             self._holders[page] += 1
 
-    def is_shared(self, page: int) -> bool:
-        """Whether someone else may read the page, now or later: it must not be written to."""
-        return bool(self._holders[page] > 1) or page in self._prefix_of
+    def holders(self, page: int) -> int:
+        """How many hold the page."""
+        return int(self._holders[page])
+
+    def is_registered(self, page: int) -> bool:
+        """Whether the page holds a prefix that others may take at any time: it must not be written to."""
+        return page in self._prefix_of
 
     def register_prefix(self, key: bytes, page: int) -> None:
         """Say that `page` is the last of the pages whose tokens `key` stands for; the first to say so stays."""

@@ -87,7 +87,8 @@ class LaneBlock:
             ("top_k", sampling.top_k),
             ("top_p", sampling.top_p),
             ("min_p", sampling.min_p),
-            ("flags", processors.flags),
+            # What changes the choices of a search is applied where those are made.
+            ("flags", 0 if request.in_search else processors.flags),
             ("repetition_penalty", processors.repetition_penalty),
             ("presence_penalty", processors.presence_penalty),
             ("frequency_penalty", processors.frequency_penalty),

@@ -1,13 +1,20 @@
 """What a caller asks for, checked once at the door, and what it gets back."""
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from runtime.errors import RequestError
 from runtime.kv_cache import PrefixKeys
 from runtime.processors import ProcessorParameters
+
+if TYPE_CHECKING:
+    from runtime.aux_info import AuxInfo
+    from runtime.embeddings import PreparedEmbeddings
+    from runtime.groups import Group
 
 MAX_TOP_LOGPROBS = 20
 
@@ -139,6 +146,10 @@ class Request:
         decodes: whether its next step is a decode: all but the newest token are in the cache.
         last_step: number of the last step that computed some of its prompt.
         cached_prefix: prompt tokens that came from another request's pages.
+        group: the sequences that share its prompt, if there are others; the siblings to read are in `siblings`.
+        in_search: it is a beam: what it goes on with is chosen for its whole group, once a step has run.
+        embeddings: of prompt tokens, in place of their ids' own.
+        aux: filled in when it ends.
     """
 
     id: str
@@ -160,9 +171,24 @@ class Request:
     preemptions: int = 0
     prefix: PrefixKeys | None = None
     registered: int = 0
+    group: "Group | None" = None
+    in_search: bool = False
+    embeddings: "PreparedEmbeddings | None" = None
+    submitted: float = field(default_factory=time.perf_counter)
+    first_token: float = math.nan
+    steps: int = 0
+    aux: "AuxInfo | None" = None
 
     def __post_init__(self) -> None:
         self.limit = len(self.prompt) + self.sampling.max_tokens
+
+    @property
+    def siblings(self) -> "Sequence[Request]":
+        """All answers to its prompt, itself among them; of a search, those that are returned."""
+        if self.group is None:
+            return (self,)
+        beams = self.group.beams
+        return self.group.members[: None if beams is None else beams.return_sequences]
 
     @property
     def length(self) -> int:

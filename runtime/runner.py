@@ -6,14 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kernels.token_history import TokenHistory, load_row
+from kernels.token_history import TokenHistory
 from runtime import sampler
-from runtime.batch import chunks_of, make_inputs, to_device
+from runtime.batch import StepInputs, chunks_of, make_inputs, to_device
+from runtime.candidates import Candidates
 from runtime.graph import DecodeGraphs, Launched
 from runtime.model import Model
 from runtime.request import Request, Token
 from runtime.ring import Ring, Slot
-from runtime.scheduler import StepPlan
+from runtime.scheduler import Chunk, Decode, StepPlan
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,14 @@ class Flight:
 
     Attributes:
         requests: those that a token is drawn for, in the order of `slot.tokens`.
+        candidates: of the searches among them.
     """
 
     plan: StepPlan
     requests: Sequence[Request]
     slot: Slot
     log_probabilities: sampler.LogProbabilities | None
+    candidates: Candidates | None
 
 
 class Runner:
@@ -56,6 +59,8 @@ class Runner:
         """
         slot = self._ring.acquire()
         try:
+            if isinstance(plan, Decode) and plan.page_copies:
+                self._copy_pages(plan.page_copies)
             launched = self._graphs.launch(plan, slot) if self._graphs is not None else None
             if launched is None:
                 launched = self._launch_eager(plan, slot)
@@ -63,8 +68,9 @@ class Runner:
             self._ring.put_back(slot)
             raise
         log_probabilities = sampler.LogProbabilities.asked(launched.logits, launched.ids, launched.requests)
+        candidates = Candidates.asked(launched.logits, launched.requests, self._history)
         slot.done.record()
-        return Flight(plan, launched.requests, slot, log_probabilities)
+        return Flight(plan, launched.requests, slot, log_probabilities, candidates)
 
     def read(self, flight: Flight) -> list[Token | str]:
         """Wait for a step; the token of each of its requests, or what is wrong with the request's logits."""
@@ -77,13 +83,17 @@ class Runner:
         ]
 
     def _launch_eager(self, plan: StepPlan, slot: Slot) -> Launched:
-        device = self._model.device
-        logits = self._model(
-            make_inputs(plan, self._caches[0].shape[3], self._history.last_ids), self._caches
-        )
-        lanes = [(lane, chunk.request) for lane, chunk in enumerate(chunks_of(plan)) if chunk.samples]
+        device, chunks = self._model.device, chunks_of(plan)
+        inputs = make_inputs(plan, self._caches[0].shape[3], self._history.last_ids)
+        logits = self._model(inputs, self._caches, self._embedded(inputs, chunks))
+        lanes = [
+            (lane, request)
+            for lane, chunk in enumerate(chunks)
+            if chunk.samples
+            for request in _sampled(chunk.request)
+        ]
         requests = [request for _, request in lanes]
-        if len(requests) < len(logits):
+        if [lane for lane, _ in lanes] != list(range(len(chunks))):
             chosen = to_device(np.array([lane for lane, _ in lanes], np.int64), device)
             # Rows keep their stride, which sampling asks to be a multiple of 16 bytes.
             rows = logits.new_empty(len(requests), logits.stride(0))[:, : logits.shape[1]]
@@ -91,16 +101,34 @@ class Runner:
         if not requests:
             return Launched((), logits, self._history.last_ids[:0])
         for request in requests:
-            if request.sampling.processors.flags and not request.decodes:
-                self._load_history(request)
+            if request.sampling.processors.flags and not request.decodes and not request.in_search:
+                sampler.load_history(self._history, request, self._model.config.stop_ids)
         drawn = sampler.draw(logits, sampler.LaneParameters.of(requests, device), self._history)
         for host, made in zip(slot.drawn, drawn, strict=True):
             host[: len(requests)].copy_(made, non_blocking=True)
         return Launched(requests, logits, drawn.ids)
 
-    def _load_history(self, request: Request) -> None:
-        """The sequence starts, or starts again: its row knows nothing of it yet."""
-        processors = request.sampling.processors
-        stops = request.sampling.stop_ids | self._model.config.stop_ids if processors.min_tokens else ()
-        generated = [token.id for token in request.tokens]
-        load_row(self._history, request.row, request.prompt, generated, processors.logit_bias, stops)
+    def _embedded(self, inputs: StepInputs, chunks: Sequence[Chunk]) -> torch.Tensor | None:
+        """The step's embeddings where some of its tokens have given ones."""
+        if inputs.is_decode or all(chunk.request.embeddings is None for chunk in chunks):
+            return None
+        x = self._model.embed(inputs.token_ids)
+        first = 0
+        for chunk in chunks:
+            if chunk.request.embeddings is not None:
+                chunk.request.embeddings.overlay(x[first : first + chunk.count], chunk.start, chunk.count)
+            first += chunk.count
+        return x
+
+    def _copy_pages(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copy whole pages in every layer; all are read before one is written."""
+        sources, destinations = to_device(np.array(copies, np.int64).T.copy(), self._model.device)
+        for cache in self._caches:
+            content = cache.view(torch.uint8)  # index_copy_ knows no e4m3
+            content.index_copy_(0, destinations, content.index_select(0, sources))
+
+
+def _sampled(request: Request) -> Sequence[Request]:
+    """Who draws from the last logits of a prompt: the request, or all of the group that it leads."""
+    group = request.group
+    return group.members if group is not None and group.samples_together else (request,)

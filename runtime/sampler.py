@@ -9,7 +9,7 @@ from kernels import sampling
 from kernels.logits_processors import process_logits, record_tokens
 from kernels.logits_processors_reference import process_logits_reference, record_tokens_reference
 from kernels.sampling_reference import HAS_INFINITY, HAS_NAN, NOTHING_LEFT, Sampled, sample_reference
-from kernels.token_history import ProcessorLanes, TokenHistory
+from kernels.token_history import ProcessorLanes, TokenHistory, load_row
 from runtime.lanes import PROCESSOR_FIELDS, LaneBlock
 from runtime.request import Request, Token
 
@@ -73,6 +73,15 @@ def draw(
     return sampled
 
 
+def load_history(history: TokenHistory, request: Request, model_stops: frozenset[int]) -> None:
+    """Tell a request's row of the history its sequence, which starts there, or starts again."""
+    processors = request.sampling.processors
+    stops = request.sampling.stop_ids | model_stops if processors.min_tokens else ()
+    prompt = () if request.embeddings is not None and request.embeddings.is_whole else request.prompt
+    generated = [token.id for token in request.tokens]
+    load_row(history, request.row, prompt, generated, processors.logit_bias, stops)
+
+
 class LogProbabilities:
     """Log probabilities that requests of one step asked for: computed with it, read once it has run."""
 
@@ -83,7 +92,7 @@ class LogProbabilities:
         compute = sampling.log_probabilities if logits.is_cuda else _log_probabilities_reference
         # Into pinned memory, behind the step: reading it here would wait for the device.
         self._chosen, self._top_ids, self._top = (
-            _to_host(tensor) for tensor in compute(logits, ids, top=most)
+            to_host(tensor) for tensor in compute(logits, ids, top=most)
         )
 
     @classmethod
@@ -105,7 +114,8 @@ class LogProbabilities:
         return Token(chosen, float(self._chosen[lane]), tuple(alternatives))
 
 
-def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in pinned host memory, there once the stream has come to it."""
     if not tensor.is_cuda:
         return tensor
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

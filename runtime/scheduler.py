@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runtime.groups import Group
 from runtime.kv_cache import OutOfPages, PagePool, PrefixKeys
 from runtime.request import FinishReason, Request, RequestError
 
@@ -36,9 +37,14 @@ class Prefill:
 
 @dataclass(slots=True)
 class Decode:
-    """A step of one new token for each request."""
+    """A step of one new token for each request.
+
+    Attributes:
+        page_copies: (from, to) pages to be copied before it: of what sequences share, each writes to its own.
+    """
 
     requests: Sequence[Request]
+    page_copies: Sequence[tuple[int, int]] = ()
 
 
 StepPlan = Prefill | Decode
@@ -64,7 +70,10 @@ class Scheduler:
         self._reuse_prefixes = reuse_prefixes
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
+        self._max_batch = max_batch
         self._rows = list(range(max_batch - 1, -1, -1))
+        # Of the free rows, those kept for the rest of a group until its leader's prompt is computed.
+        self._promised = 0
         self._generations = itertools.count()
         self._decoded_last = True
         self._launched = 0
@@ -81,18 +90,25 @@ class Scheduler:
         return tuple(self._running)
 
     def submit(self, request: Request) -> None:
-        """Queue a request.
+        """Queue a request, or the leader of a group.
 
         Raises:
-            RequestError: it could not be served even with the whole cache to itself.
+            RequestError: it could not be served even with every row and the whole cache to itself.
         """
+        sequences = [request] if request.group is None else request.group.members
+        if len(sequences) > self._max_batch:
+            raise RequestError(f"sequences: expected at most {self._max_batch} at once, got {len(sequences)}")
         needed = self._pool.pages_for(request.limit)
+        if request.in_search:  # they run together or not at all, and share the prompt's full pages
+            shared = len(request.prompt) // self._pool.page_size
+            needed = shared + len(sequences) * (needed - shared)
         if needed > self._pool.capacity:
             raise RequestError(
                 f"prompt: {len(request.prompt)} tokens and {request.sampling.max_tokens} new ones need {needed} pages of"
                 f" cache, there are {self._pool.capacity} in all"
             )
-        request.prefix = PrefixKeys(self._pool.page_size)
+        for sequence in sequences:
+            sequence.prefix = PrefixKeys(self._pool.page_size)
         self._waiting.append(request)
 
     def next_step(self) -> StepPlan | None:
@@ -116,14 +132,23 @@ class Scheduler:
             for request in plan.requests:
                 request.computed += 1
                 request.pending += 1
+                request.steps += 1
+                if request.in_search:
+                    request.decodes = False
         else:
             for chunk in plan.chunks:
                 request = chunk.request
                 request.computed = chunk.start + chunk.count
                 request.last_step = number
+                request.steps += 1
                 if chunk.samples:
+                    group = request.group
+                    if group is not None and group.samples_together:
+                        self._fork(group)
+                        for other in group.members[1:]:
+                            other.pending, other.decodes = 1, True
                     request.pending += 1
-                    request.decodes = True
+                    request.decodes = not request.in_search
         return number
 
     def collected(self, number: int, plan: StepPlan) -> None:
@@ -131,12 +156,35 @@ class Scheduler:
         self._collected = number
         while self._limbo and self._limbo[0][0] <= number:
             self._pool.release(self._limbo.popleft()[1])
-        if self._reuse_prefixes:
-            page_size = self._pool.page_size
-            requests = plan.requests if isinstance(plan, Decode) else [chunk.request for chunk in plan.chunks]
-            for request in requests:
-                if request.computed // page_size > request.registered and request.row >= 0:
-                    self._register(request)
+        if not self._reuse_prefixes:
+            return
+        page_size = self._pool.page_size
+        is_decode = isinstance(plan, Decode)
+        requests = plan.requests if isinstance(plan, Decode) else [chunk.request for chunk in plan.chunks]
+        for request in requests:
+            if (
+                request.computed // page_size > request.registered
+                and request.row >= 0
+                and request.embeddings is None
+                and not (request.in_search and is_decode)
+            ):
+                self._register(request)
+
+    def go_on(self, group: Group, parents: Sequence[int]) -> None:
+        """Let each sequence of a search decode from the pages of the one that it goes on from."""
+        if not group.forked:
+            self._fork(group)
+        else:
+            held = [member.pages for member in group.members]
+            for parent in parents:
+                self._pool.share(held[parent])
+            for member, parent, old in zip(group.members, parents, held, strict=True):
+                self._pool.release(old)
+                if old is not held[parent]:
+                    member.pages = list(held[parent])
+                    member.generation = next(self._generations)
+        for member in group.members:
+            member.decodes = True
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         """End a request, wherever it is; its pages go back once no step in flight uses them."""
@@ -147,26 +195,60 @@ class Scheduler:
             self._waiting.remove(request)
 
     def _decode(self) -> Decode | None:
-        # One that an earlier one of this very loop took the pages of no longer decodes, before or after its turn.
-        ready = [
-            request
-            for request in list(self._running)
-            if request.decodes and request.computed + 1 < request.limit and self._has_place(request)
-        ]
+        page_size = self._pool.page_size
+        ready: list[Request] = []
+        copies: list[tuple[Request, int, int]] = []
+        for request in list(self._running):
+            # One that an earlier one of this very loop took the pages of no longer decodes, before or after its turn.
+            if not request.decodes or request.computed + 1 >= request.limit:
+                continue
+            if request.group is not None:
+                ready += self._with_own_pages(request, request.group, copies)
+            elif request.computed < len(request.pages) * page_size or self._hold(
+                request, request.computed + 1
+            ):
+                ready.append(request)
         ready = [request for request in ready if request.decodes]
-        return Decode(ready) if ready else None
+        kept = [(source, own) for request, source, own in copies if request.decodes]
+        return Decode(ready, kept) if ready else None
 
-    def _has_place(self, request: Request) -> bool:
-        """Whether the request has, or gets, a place in the cache for its newest token."""
-        return request.computed < len(request.pages) * self._pool.page_size or self._hold(
-            request, request.computed + 1
-        )
+    def _with_own_pages(
+        self, request: Request, group: Group, copies: list[tuple[Request, int, int]]
+    ) -> Sequence[Request]:
+        """The request, or with a search's leader all of the search, if each gets a page that it alone writes to."""
+        if request.in_search and request is not group.leader:
+            return ()  # it has come with its leader
+        together = group.members if request.in_search else (request,)
+        at = request.computed // self._pool.page_size
+        holders: dict[int, int] = {}
+        wanting = []
+        for member in together:
+            if at < len(member.pages):
+                page = member.pages[at]
+                left = holders.get(page, self._pool.holders(page))
+                if left == 1 and not self._pool.is_registered(page):
+                    continue
+                holders[page] = left - 1  # the last one to hold it may write to it
+            wanting.append(member)
+        pages = self._take(request, len(wanting))
+        if pages is None:
+            return ()
+        for member, own in zip(wanting, pages, strict=True):
+            if at < len(member.pages):
+                shared = member.pages[at]
+                copies.append((member, shared, own))
+                self._pool.release([shared])
+                member.pages[at] = own
+                member.generation = next(self._generations)
+            else:
+                member.pages.append(own)
+        return together
 
     def _prefill(self) -> Prefill | None:
         chunks: list[Chunk] = []
         budget = self._max_step_tokens
         for request in list(self._running):
-            if budget and not request.decodes and request.row >= 0:
+            if budget and not request.decodes and not request.pending and request.row >= 0:
                 budget -= self._add_chunk(request, budget, chunks)
         while budget and self._waiting and self._rows:
             request = self._waiting[0]
@@ -176,6 +258,10 @@ class Scheduler:
             self._running.append(request)
             budget -= self._add_chunk(request, budget, chunks)
         chunks = [chunk for chunk in chunks if chunk.request.row >= 0]
+        for chunk in chunks:
+            group = chunk.request.group
+            if chunk.samples and group is not None and group.samples_together:
+                self._give_rows(group)
         return Prefill(chunks) if chunks else None
 
     def _add_chunk(self, request: Request, budget: int, chunks: list[Chunk]) -> int:
@@ -192,10 +278,16 @@ class Scheduler:
         """Take a row and cached pages of the prompt, if the rest of it fits without preempting anyone."""
         if self._is_in_flight(request):
             return False  # preempted with a token in flight: until that is known there is no prompt to start from
-        prefix = self._take_prefix(request) if self._reuse_prefixes else []
+        group = request.group
+        others = len(group.members) - 1 if group is not None and not group.forked else 0
+        if len(self._rows) - self._promised <= others:
+            return False
+        reuse = self._reuse_prefixes and request.embeddings is None
+        prefix = self._take_prefix(request) if reuse else []
         if self._pool.pages_for(request.length) - len(prefix) > self._pool.available:
             self._pool.release(prefix)
             return False
+        self._promised += others
         request.pages = prefix
         request.row = self._rows.pop()
         request.generation = next(self._generations)
@@ -226,21 +318,34 @@ class Scheduler:
 
         Pages that a step in flight still uses come free soon: the request sits a step out rather than take more.
         """
-        missing = self._pool.pages_for(tokens) - len(request.pages)
+        pages = self._take(request, max(0, self._pool.pages_for(tokens) - len(request.pages)))
+        if pages is None:
+            return False
+        request.pages += pages
+        return True
+
+    def _take(self, request: Request, count: int) -> list[int] | None:
+        """Pages for the request; None where it has to sit a step out, or was itself the last to come."""
         while True:
             try:
-                request.pages += self._pool.allocate(max(0, missing))
-                return True
+                return self._pool.allocate(count)
             except OutOfPages:
                 if self._limbo:
-                    return False
-                victim = self._running[-1]
-                self._preempt(victim)
-                if victim is request:
-                    return False
+                    return None
+                self._preempt(self._running[-1])
+                if request.row < 0:
+                    return None
 
     def _preempt(self, request: Request) -> None:
-        self._stop(request)
+        group = request.group
+        if group is not None and request.in_search:
+            request = group.leader
+            for member in group.members:
+                if member.row >= 0 and (group.forked or member is request):
+                    self._stop(member)
+            group.restart()
+        else:
+            self._stop(request)
         request.preemptions += 1
         self.preemptions += 1
         self._waiting.appendleft(request)
@@ -248,6 +353,8 @@ class Scheduler:
     def _stop(self, request: Request) -> None:
         self._running.remove(request)
         self._rows.append(request.row)
+        if request.group is not None and not request.group.forked:
+            self._take_rows_back(request.group)
         if self._is_in_flight(request):
             self._limbo.append((self._launched, request.pages))
         else:
@@ -256,6 +363,36 @@ class Scheduler:
         request.row = -1
         request.computed = 0
         request.decodes = False
+
+    def _give_rows(self, group: Group) -> None:
+        for other in group.members[1:]:
+            if other.row < 0:
+                other.row = self._rows.pop()
+                self._promised -= 1
+
+    def _take_rows_back(self, group: Group) -> None:
+        """The leader stops before the others have started."""
+        for other in group.members[1:]:
+            if other.row < 0:
+                self._promised -= 1
+            else:
+                self._rows.append(other.row)
+                other.row = -1
+
+    def _fork(self, group: Group) -> None:
+        """Let the rest of a group start from its leader's pages; they come right after it, as they came with it."""
+        self._give_rows(group)
+        leader, others = group.leader, group.members[1:]
+        group.forked = True
+        place = self._running.index(leader) + 1
+        self._running[place:place] = others
+        for other in others:
+            other.pages = list(leader.pages)
+            self._pool.share(other.pages)
+            other.generation = next(self._generations)
+            other.computed, other.registered = leader.computed, leader.registered
+            other.cached_prefix = len(other.prompt)
+            other.steps = 1
 
     def _is_in_flight(self, request: Request) -> bool:
         return request.pending > 0 or request.last_step > self._collected

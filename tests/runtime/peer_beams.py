@@ -49,6 +49,7 @@ def main(folder: Path, request: dict[str, Any]) -> None:
             max_new_tokens=given["max_tokens"],
             eos_token_id=given["stop_ids"] or None,
             suppress_tokens=given["banned"] or None,
+            repetition_penalty=given["repetition_penalty"],
             pad_token_id=0,
             use_cache=not isinstance(model, Table),
             return_dict_in_generate=True,

@@ -17,9 +17,12 @@ from runtime.attention.reference import ReferenceAttention
 from runtime.batch import StepInputs
 from runtime.beam import BeamParameters, BeamSearch, Hypothesis
 from runtime.config import read_config
+from runtime.engine import Engine, EngineOptions
 from runtime.kv_cache import allocate_cache
 from runtime.model import Model
 from runtime.ops import ReferenceOps
+from runtime.processors import ProcessorParameters
+from runtime.request import FinishReason, SamplingParameters
 from runtime.weights import load_weights
 from tests.runtime.beam_driver import Logprobs, run
 
@@ -39,6 +42,7 @@ DEFAULTS = {
     "return_sequences": 1,
     "stop_ids": [],
     "banned": [],
+    "repetition_penalty": 1.0,
 }
 EARLY_STOPPING = (False, True, "never")
 
@@ -65,6 +69,19 @@ def model_searches() -> list[dict[str, Any]]:
     searches.append(
         common | {"beams": 4, "return_sequences": 3, "banned": list(range(3, 64)), "stop_ids": [1]}
     )
+    # On and off the boundaries of a page of four; the last three with a penalty on what the prompt or the beam has.
+    for length, penalty in ((3, 1.0), (4, 1.0), (5, 1.4), (8, 1.4), (9, 1.4)):
+        searches.append(
+            DEFAULTS
+            | {
+                "model": "model",
+                "prompt": [(11 * place + 1) % 60 for place in range(length)],
+                "beams": 3,
+                "return_sequences": 2,
+                "max_tokens": 9,
+                "repetition_penalty": penalty,
+            }
+        )
     return searches
 
 
@@ -157,7 +174,7 @@ def test_a_model_gives_the_sequences_and_scores_of_transformers(saved: Path) -> 
     model = Model(config, load_weights(saved / "model", config, CPU), ReferenceOps(), ReferenceAttention())
     stopped, early = set(), 0
     for expected in json.loads((saved / "expected.json").read_text()):
-        if "prompt" in expected:
+        if "prompt" in expected and expected["repetition_penalty"] == 1:
             logprobs = model_logprobs(model, expected["prompt"], expected["banned"])
             results, steps = run(search_of(expected, config.vocab_size), logprobs)
             assert_equal_to(expected, results)
@@ -166,6 +183,57 @@ def test_a_model_gives_the_sequences_and_scores_of_transformers(saved: Path) -> 
             early += len(steps) < expected["max_tokens"]
     assert stopped == {True, False}
     assert early > 5
+
+
+@pytest.mark.parametrize("buckets", [None, (2, 4, 8)], ids=["eager", "replayed"])
+@pytest.mark.parametrize("overlap", [False, True], ids=["serial", "overlapped"])
+@pytest.mark.parametrize("pages", [200, 16], ids=["roomy", "preempted"])
+def test_the_engine_gives_the_sequences_of_transformers(
+    saved: Path, buckets: tuple[int, ...] | None, overlap: bool, pages: int
+) -> None:
+    """All searches at once, with requests that draw their tokens between them."""
+    config = read_config(saved / "model")
+    weights = load_weights(saved / "model", config, CPU)
+    options = EngineOptions(pages, 4, max_batch=8, max_step_tokens=7, buckets=buckets, overlap=overlap)
+
+    def engine() -> Engine:
+        return Engine(Model(config, weights, ReferenceOps(), ReferenceAttention()), options)
+
+    serving = engine()
+    drawing = SamplingParameters(temperature=1.0, seed=5, max_tokens=15)
+    searches, plain = [], []
+    for given in json.loads((saved / "expected.json").read_text()):
+        if "prompt" not in given:
+            continue
+        names = ("beams", "length_penalty", "early_stopping", "return_sequences")
+        sampling = SamplingParameters(
+            max_tokens=given["max_tokens"],
+            stop_ids=frozenset(given["stop_ids"]),
+            logprobs=0,
+            processors=ProcessorParameters(
+                repetition_penalty=given["repetition_penalty"],
+                logit_bias=dict.fromkeys(given["banned"], -math.inf),
+            ),
+        )
+        beams = BeamParameters(**{name: given[name] for name in names})
+        searches.append((given, serving.submit(given["prompt"], sampling, beams=beams)))
+        plain.append(serving.submit(given["prompt"][:2], drawing))
+    while serving.has_work():
+        serving.step()
+    for given, request in searches:
+        ended = [one for one in request.siblings if not one.error]
+        assert [[token.id for token in one.tokens] for one in ended] == given["tokens"]
+        for one, score in zip(ended, given["scores"], strict=True):
+            assert one.aux is not None
+            length = len(one.tokens) ** given["length_penalty"]
+            assert one.aux.cumulative_logprob / length == pytest.approx(score, rel=1e-4)
+            assert (one.finish_reason == FinishReason.STOP) == (one.tokens[-1].id in given["stop_ids"])
+    alone = [engine().generate([one.prompt], drawing)[0].tokens for one in plain[:3]]
+    assert [one.tokens for one in plain[:3]] == alone
+    assert (serving.scheduler.preemptions > 0) == (pages == 16)
+    assert serving._pool.available == serving._pool.capacity
+    assert sorted(serving.scheduler._rows) == list(range(8))
+    assert serving.scheduler._promised == 0
 
 
 def test_tables_of_odds_give_the_sequences_and_scores_of_transformers(saved: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.token_history import TokenHistory
+from runtime.beam import BeamParameters
 from runtime.capture import Captured, Computation, HostCapture, Outputs
 from runtime.contract import GraphContractError
 from runtime.engine import Engine, EngineOptions
@@ -18,7 +19,7 @@ from runtime.graph import DecodeGraphs, Launched
 from runtime.kv_cache import allocate_cache
 from runtime.lanes import FEED
 from runtime.processors import ProcessorParameters
-from runtime.request import FinishReason, Request, SamplingParameters
+from runtime.request import FinishReason, Request, RequestError, SamplingParameters
 from runtime.ring import Ring, Slot
 from runtime.runner import Flight
 from runtime.scheduler import Decode, Prefill, StepPlan
@@ -165,12 +166,21 @@ def test_01_a_slot_waits_for_an_unfinished_event_and_not_for_a_finished_one() ->
 
 @dataclass(frozen=True)
 class Asked:
-    """A request of a schedule: when it comes, and when, if ever, it is aborted."""
+    """A request of a schedule: when it comes, for how many answers or beams, and when, if ever, it is aborted."""
 
     at: int
     prompt: tuple[int, ...]
     sampling: SamplingParameters
     aborted_at: int | None
+    sequences: dict[str, Any]
+
+    def submit(self, serving: Engine) -> Sequence[Request]:
+        """Its answers to be; none where the engine is too small for it."""
+        sampling = replace(self.sampling, temperature=0.0) if "beams" in self.sequences else self.sampling
+        try:
+            return serving.submit(self.prompt, sampling, **self.sequences).siblings
+        except RequestError:
+            return ()
 
 
 SAMPLINGS = st.builds(
@@ -196,6 +206,7 @@ SCHEDULES = st.lists(
         prompt=st.lists(st.integers(0, 40), min_size=1, max_size=14).map(tuple),
         sampling=SAMPLINGS,
         aborted_at=st.one_of(st.none(), st.none(), st.integers(1, 25)),
+        sequences=st.sampled_from([{}, {}, {"n": 2}, {"beams": BeamParameters(2, return_sequences=2)}]),
     ),
     min_size=1,
     max_size=7,
@@ -213,20 +224,23 @@ SIZES = st.fixed_dictionaries(
 
 def play(schedule: Sequence[Asked], *, overlap: bool, **sizes: Any) -> list[Request]:
     serving = engine(overlap=overlap, **sizes)
-    requests: dict[int, Request] = {}
+    requests: dict[int, Sequence[Request]] = {}
     step = 0
     while serving.has_work() or step <= 20:
         for number, asked in enumerate(schedule):
             if asked.at == step:
-                requests[number] = serving.submit(asked.prompt, asked.sampling)
-            elif asked.aborted_at == step and number in requests and not requests[number].finish_reason:
-                serving.abort(requests[number].id)
+                requests[number] = asked.submit(serving)
+            elif asked.aborted_at == step:
+                alive = [one for one in requests.get(number, ()) if one.finish_reason is None]
+                if alive:
+                    serving.abort(alive[0].id)
         serving.step()
         step += 1
         assert step < 3000, "it does not end"
     assert serving._pool.available == serving._pool.capacity
     assert sorted(serving.scheduler._rows) == list(range(sizes["max_batch"]))
-    return [requests[number] for number in range(len(schedule))]
+    assert serving.scheduler._promised == 0
+    return [one for number in range(len(schedule)) for one in requests[number]]
 
 
 def equal_with_and_without_overlap(schedule: Sequence[Asked], sizes: dict[str, Any]) -> None:
