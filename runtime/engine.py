@@ -324,6 +324,8 @@ class Engine:
         return Output(request, token, text)
 
     def _end(self, request: Request, reason: FinishReason) -> None:
+        if request.in_search and reason in (FinishReason.ABORT, FinishReason.ERROR):
+            request.tokens = []  # what a beam held was no answer yet
         self.scheduler.finish(request, reason)
         del self._requests[request.id]
         self._streams.pop(request.id, None)

@@ -113,6 +113,7 @@ def test_ids_of_siblings_count_up_and_an_abort_ends_all_of_them() -> None:
         serving.abort("r.1")
         assert {one.finish_reason for one in first.siblings} == {FinishReason.ABORT}
         run_out(serving)
+        assert all(bool(one.tokens) == ("n" in arguments) for one in first.siblings)
     waiting = serving.submit([1], SEARCHED, "r", n=2)
     serving.abort("r")
     run_out(serving)
