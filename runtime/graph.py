@@ -40,11 +40,13 @@ class Launched:
         requests: one a lane, those that sample.
         logits: [lanes, vocab], valid until the next step.
         ids: int32 [lanes], as `logits`.
+        plain: no lane is known to ask for more than its token.
     """
 
     requests: Sequence[Request]
     logits: torch.Tensor
     ids: torch.Tensor
+    plain: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,8 @@ class DecodeGraphs:
         self.hits[bucket] += 1
         self.live_lanes += count
         self.padding_lanes += bucket - count
-        return Launched(requests, step.outputs.logits[:count], step.outputs.drawn[0, :count])
+        outputs = step.outputs
+        return Launched(requests, outputs.logits[:count], outputs.drawn[0, :count], self._lanes.plain)
 
     def _prepare(self, step: _Step, asked: Sequence[Request], slot: Slot, bucket: int) -> Sequence[Request]:
         """Everything before the replay; the requests in the order of their lanes."""

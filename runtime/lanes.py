@@ -112,11 +112,13 @@ class DecodeLanes:
     Attributes:
         block: the lanes; the live ones are the first.
         tables: int32 [max_batch, max_pages], as the device has them once the step has begun.
+        plain: no lane asks for more than its token: no log probabilities, no candidates of a search.
     """
 
     def __init__(self, max_batch: int, max_pages: int, page_size: int) -> None:
         self.block = LaneBlock(max_batch)
         self.tables = np.full((max_batch, max_pages), NULL_PAGE, np.int32)
+        self.plain = True
         self._page_size = page_size
         self._requests: list[Request] = []
         self._asked: list[int] = []
@@ -170,6 +172,7 @@ class DecodeLanes:
 
     def _place(self, requests: Sequence[Request]) -> TableChange | None:
         count = len(requests)
+        self.plain = all(request.sampling.logprobs is None and not request.in_search for request in requests)
         coming = {request.generation: request for request in requests}
         # By the generation that a lane was written for: a request that started again has other pages and another row.
         lanes = [coming.pop(generation, None) for generation in self._placed[:count]]

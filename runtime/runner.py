@@ -67,8 +67,11 @@ class Runner:
         except Exception:
             self._ring.put_back(slot)
             raise
-        log_probabilities = sampler.LogProbabilities.asked(launched.logits, launched.ids, launched.requests)
-        candidates = Candidates.asked(launched.logits, launched.requests, self._history)
+        log_probabilities = candidates = None
+        if not launched.plain:
+            requests, logits = launched.requests, launched.logits
+            log_probabilities = sampler.LogProbabilities.asked(logits, launched.ids, requests)
+            candidates = Candidates.asked(logits, requests, self._history)
         slot.done.record()
         return Flight(plan, launched.requests, slot, log_probabilities, candidates)
 
