@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -76,13 +77,18 @@ class WorkQueue(Leases[WorkClaim]):
         row_id: int = connection.execute(joined.returning(columns.id)).scalar_one()
         return row_id
 
-    def is_open(self, connection: sa.Connection, kind: str, subject: str) -> bool:
-        """Whether this is waiting or under way: who only makes sure of it must not ask again, which starts it anew."""
+    def open_payload(
+        self, connection: sa.Connection, kind: str, subject: str, states: Sequence[State] = OPEN
+    ) -> Any | None:
+        """What is asked for of work in one of these states, by default waiting or under way; None where nothing is.
+
+        Who only makes sure that it will be done must not ask again, which starts it anew.
+        """
         columns = self.table.c
-        asked = sa.select(columns.id).where(
-            columns.kind == kind, columns.subject == subject, columns.state.in_(OPEN)
+        asked = sa.select(columns.payload).where(
+            columns.kind == kind, columns.subject == subject, columns.state.in_(states)
         )
-        return connection.execute(asked).first() is not None
+        return connection.execute(asked).scalar_one_or_none()
 
     def finish(
         self, connection: sa.Connection, claim: WorkClaim, state: State = State.DONE, error: str = ""

@@ -32,6 +32,7 @@ from service.events.payloads import (
 from service.events.rules import Context, decide
 from service.store import audit, deliveries
 from service.store.deliveries import DeliveryState
+from service.store.lease import State
 from service.worker.outcome import close_check
 from service.worker.policy import stored_policy
 from service.worker.station import COMMAND, RECHECK, REVIEW, Station
@@ -132,6 +133,8 @@ def request_review(
     full: bool = False,
     delay: float = 0.0,
 ) -> None:
-    """Queues a round. Requests for one pull request that wait together become one."""
-    payload = {"repo": repo, "number": number, "full": full}
-    station.work.put(connection, REVIEW, f"{repo}#{number}", payload, delay=delay)
+    """Queues a round. Requests for one pull request that wait together become one, a full one if any of them is."""
+    subject = f"{repo}#{number}"
+    waiting = station.work.open_payload(connection, REVIEW, subject, (State.READY,)) or {}
+    payload = {"repo": repo, "number": number, "full": full or waiting.get("full", False)}
+    station.work.put(connection, REVIEW, subject, payload, delay=delay)

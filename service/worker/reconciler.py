@@ -78,7 +78,7 @@ def _counts(comment: Comment, me: User) -> bool:
 def _is_under_way(station: Station, connection: sa.Connection, state: PullState) -> bool:
     """Whether a review waits or runs. It was not missed: asked for again, it would have all its attempts once more,
     lose that it is a full one, wait no longer for what it waits for, and run a second time."""
-    return station.work.is_open(connection, REVIEW, f"{state.repo}#{state.number}")
+    return station.work.open_payload(connection, REVIEW, f"{state.repo}#{state.number}") is not None
 
 
 def _reviewed(connection: sa.Connection, known: Pull | None, state: PullState) -> bool:

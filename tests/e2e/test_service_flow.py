@@ -261,6 +261,17 @@ class TestCommands:
         assert len(service.said(number)) == 2
 
 
+def test_a_push_leaves_a_full_review_that_waits_a_full_one(service: Service) -> None:
+    number = service.open()
+    service.say(number, "owner", "/review full")
+    work_off(service.station, QUICK_LANE)
+    service.push(number)
+    work_off(service.station, QUICK_LANE)
+    with service.database.read() as connection:
+        rows = connection.execute(sa.select(work).where(work.c.kind == REVIEW)).all()
+    assert [row.payload["full"] for row in rows if row.state == "ready"] == [True]
+
+
 class TestReconciler:
     def reconcile(self, service: Service) -> None:
         reconcile(service.station, [NAME], service.clock() - timedelta(days=1))

@@ -136,18 +136,18 @@ def test_finished_work_is_done_and_asking_again_makes_a_new_row(database: Databa
 
 
 def test_work_is_open_until_it_is_finished(database: Database, work: WorkQueue) -> None:
-    def is_open(subject: str = SUBJECT, kind: str = "review") -> bool:
+    def asked(subject: str = SUBJECT, kind: str = "review", *states: State) -> Any:
         with database.read() as connection:
-            return work.is_open(connection, kind, subject)
+            return work.open_payload(connection, kind, subject, *([states] if states else []))
 
-    assert not is_open()
-    put(database, work)
-    assert (is_open(), is_open("acme/app#8"), is_open(kind="command")) == (True, False, False)
+    assert asked() is None
+    put(database, work, payload={"head": "a"})
+    assert (asked(), asked("acme/app#8"), asked(kind="command")) == ({"head": "a"}, None, None)
     running = held(claim(database, work))
-    assert is_open()
+    assert (asked(), asked(SUBJECT, "review", State.READY)) == ({"head": "a"}, None)
     with database.write() as connection:
         work.finish(connection, running)
-    assert not is_open()
+    assert asked() is None
 
 
 def test_asking_again_while_it_runs_runs_it_again_afterwards(
