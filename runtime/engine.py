@@ -220,6 +220,10 @@ class Engine:
             raise RequestError(
                 f"stop_ids: expected at most {MAX_STOP} with the model's own where min_tokens is set, got {stops}"
             )
+        if sampling.processors.min_tokens > sampling.max_tokens:
+            raise RequestError(
+                f"min_tokens: expected at most max_tokens, {sampling.max_tokens}, got {sampling.processors.min_tokens}"
+            )
         if type(n) is not int or n < 1:
             raise RequestError(f"n: expected a whole number of at least 1, got {n!r}")
         if beams is None:

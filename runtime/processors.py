@@ -20,7 +20,7 @@ class ProcessorParameters:
         presence_penalty: -2 to 2; subtracted from the logits of tokens generated.
         frequency_penalty: -2 to 2; subtracted from them for each time they were generated.
         no_repeat_ngram_size: no so many tokens in a row come twice, prompt included; at most 64, off at 0.
-        min_tokens: stop ids are banned until so many tokens are generated.
+        min_tokens: stop ids are banned until so many tokens are generated; stop strings are not held back.
         logit_bias: token id -> what is added to its logit, -inf to ban it; at most 300.
 
     Raises:

@@ -122,7 +122,8 @@ class Token:
     """One generated token.
 
     Attributes:
-        logprob: natural log of its probability before temperature and cuts; None unless asked for.
+        logprob: natural log of its probability, after penalties and biases, before temperature and cuts; None unless asked
+            for.
         alternatives: (id, logprob) of the likeliest tokens, as many as asked for.
     """
 

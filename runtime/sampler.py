@@ -76,7 +76,9 @@ def draw(
 def load_history(history: TokenHistory, request: Request, model_stops: frozenset[int]) -> None:
     """Tell a request's row of the history its sequence, which starts there, or starts again."""
     processors = request.sampling.processors
-    stops = request.sampling.stop_ids | model_stops if processors.min_tokens else ()
+    held_back = processors.min_tokens > 0 and not request.sampling.ignore_stop_ids
+    stops = request.sampling.stop_ids | model_stops if held_back else frozenset()
+    stops = {token for token in stops if 0 <= token < history.vocabulary}
     prompt = () if request.embeddings is not None and request.embeddings.is_whole else request.prompt
     generated = [token.id for token in request.tokens]
     load_row(history, request.row, prompt, generated, processors.logit_bias, stops)

@@ -32,7 +32,8 @@ def test_a_row_says_what_it_was_given(generator: torch.Generator) -> None:
     vocabulary = 50
     history = TokenHistory(3, vocabulary, 100, generator.device)
     prompt, generated = (kit.draw_ids(generator, count, vocabulary) for count in (40, 25))
-    bias = {generated[0]: 1.5, 49: float("-inf"), prompt[0]: -2.0}
+    prompt[3], generated[7] = 11, 12
+    bias = {12: 1.5, 49: float("-inf"), 11: -2.0}
     load_row(history, 1, prompt, generated, bias, {7, 3})
 
     assert history.tokens(1).tolist() == prompt + generated

@@ -258,6 +258,10 @@ ROWS = torch.zeros(3, CONFIG.hidden_size)
             lambda e: e.submit([1], replace(DRAWN, processors=ProcessorParameters(logit_bias={300: 1.0}))),
             "logit_bias: expected token ids from 0 to 299, got 300",
         ),
+        (
+            lambda e: e.submit([1], replace(DRAWN, processors=ProcessorParameters(min_tokens=10))),
+            "min_tokens: expected at most max_tokens, 9, got 10",
+        ),
     ],
 )
 def test_bad_input_is_refused_and_nothing_of_it_stays(
@@ -269,6 +273,19 @@ def test_bad_input_is_refused_and_nothing_of_it_stays(
     assert not serving.has_work()
     serving.generate([[1]], DRAWN)
     run_out(serving)
+
+
+def test_stop_ids_are_held_back_until_enough_tokens_are_there() -> None:
+    """Those outside the vocabulary, which no token can be, among them; and not where they end nothing."""
+    stops = frozenset({5000, *range(0, 300, 25)})
+    holding = ProcessorParameters(min_tokens=6)
+    sampling = replace(DRAWN, max_tokens=40, stop_ids=stops, processors=holding)
+    serving = engine()
+    (held,) = serving.generate([[1]], sampling)
+    assert not stops & set(ids(held)[:6])
+    (ignoring,) = serving.generate([[1]], replace(sampling, ignore_stop_ids=True))
+    (plain,) = serving.generate([[1]], replace(DRAWN, max_tokens=40, ignore_stop_ids=True))
+    assert ids(ignoring) == ids(plain)
 
 
 def test_a_search_over_nan_ends_with_an_error_and_the_others_go_on() -> None:
