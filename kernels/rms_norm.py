@@ -255,7 +255,9 @@ def add_rms_norm_reference(
 def check(device: torch.device) -> tuple[float, float]:
     """One small pass of every form; (share of values that differ from the float64 references, its bound).
 
-    A float32 norm that differs from the float64 one by 2^-20 rounds to another bfloat16 in less than 2^-10 of cases.
+    A float32 norm that differs from the float64 one by 2^-20 rounds to another bfloat16 in 2^-11 of cases, in each of two
+    roundings: 2^-10 in the mean. A row shares its factor's error, so that few independent draws are behind a small pass: four
+    times the mean is allowed.
     """
     x, residual = (torch.randn(8, 1024, device=device).bfloat16() for _ in range(2))
     weight = torch.randn(1024, device=device).bfloat16()
@@ -266,7 +268,7 @@ def check(device: torch.device) -> tuple[float, float]:
         expected_q, expected_scales = quantize_reference(normed, 128, torch.float8_e4m3fn)
         q, scales, _ = add_rms_norm_quant(x, residual, weight, 1e-6)
         pairs += [(q.view(torch.uint8), expected_q.view(torch.uint8)), (scales, expected_scales)]
-    return max((actual != wanted).float().mean().item() for actual, wanted in pairs), 2.0**-10
+    return max((actual != wanted).float().mean().item() for actual, wanted in pairs), 2.0**-8
 
 
 def build_cases() -> Iterator[BuildCase]:
