@@ -23,12 +23,13 @@ class KernelOps:
     def __init__(self, device: torch.device) -> None:
         self._workspace = make_workspace(device)
 
-    def linear(self, x: torch.Tensor, linear: Linear, residual: torch.Tensor) -> torch.Tensor:
+    def linear(self, x: torch.Tensor, linear: Linear, residual: torch.Tensor | None) -> torch.Tensor:
         if x.shape[0] <= MAX_ROWS:
             return skinny_gemm(
                 x, linear.weight, weight_scale=linear.scale, residual=residual, workspace=self._workspace
             )
-        return _product(x, linear).add_(residual)
+        product = _product(x, linear)
+        return product if residual is None else product.add_(residual)
 
     def norm_linear(
         self, x: torch.Tensor, norm: torch.Tensor, eps: float, linear: Linear, *, silu_mul: bool = False
@@ -71,17 +72,28 @@ class KernelOps:
         )
 
     def experts(
-        self, x: torch.Tensor, norm: torch.Tensor, eps: float, experts: Experts, config: ExpertsConfig
+        self,
+        x: torch.Tensor,
+        norm: torch.Tensor,
+        eps: float,
+        experts: Experts,
+        config: ExpertsConfig,
+        *,
+        live: torch.Tensor | None = None,
+        residual: bool = True,
     ) -> torch.Tensor:
         normed = rms_norm(x, norm, eps)
         router_logits = torch.nn.functional.linear(normed, experts.router)
-        routing = {"top_k": config.per_token, "normalize": config.normalize}
+        routing = {"top_k": config.per_token, "normalize": config.normalize, "valid": live}
         up, down = experts.gate_up, experts.down
         if up.scale is not None and down.scale is not None:
             mixed = moe_fp8(normed, router_logits, up.weight, up.scale, down.weight, down.scale, **routing)
         else:
             mixed = moe_bf16(normed, router_logits, up.weight, down.weight, **routing)
-        return mixed.add_(x)
+        return mixed.add_(x) if residual else mixed
+
+    def logits(self, x: torch.Tensor, norm: torch.Tensor, eps: float, head: torch.Tensor) -> torch.Tensor:
+        return self.norm_linear(x, norm, eps, Linear(head))
 
 
 def _aligned_rows(x: torch.Tensor, linear: Linear, silu_mul: bool) -> torch.Tensor:

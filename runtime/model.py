@@ -12,7 +12,7 @@ from runtime.begin_step import LaneStart, begin_step
 from runtime.config import ModelConfig
 from runtime.ops import Ops
 from runtime.rope import DecodeRope, PrefillRope, Rope
-from runtime.weights import Experts, Layer, Linear, Weights
+from runtime.weights import Experts, Layer, Weights
 
 
 class Model:
@@ -80,20 +80,29 @@ class Model:
         """From embeddings [tokens, hidden] on: what a graph captures reads the arguments' buffers and the weights alone."""
         eps = self.config.norm_eps
         self.attention.refresh(parameters)
+        live = _live_lanes(inputs) if self.config.experts is not None else None
         for layer, cache in zip(self._weights.layers, caches, strict=True):
             qkv = self._ops.norm_linear(x, layer.input_norm, eps, layer.attention.qkv)
             query = rope.run(qkv, cache, layer.attention)
             attended = self.attention.run(query, cache, parameters)
             x = self._ops.linear(attended.flatten(1), layer.attention.o, residual=x)
-            x = self._mlp(x, layer)
+            x = self._mlp(x, layer, live)
         if inputs.last_tokens is not None:
             x = x[inputs.last_tokens]
-        return self._ops.norm_linear(x, self._weights.norm, eps, Linear(self._weights.head))
+        return self._ops.logits(x, self._weights.norm, eps, self._weights.head)
 
-    def _mlp(self, x: torch.Tensor, layer: Layer) -> torch.Tensor:
+    def _mlp(self, x: torch.Tensor, layer: Layer, live: torch.Tensor | None) -> torch.Tensor:
         eps = self.config.norm_eps
         if isinstance(layer.mlp, Experts):
             assert self.config.experts is not None
-            return self._ops.experts(x, layer.post_attention_norm, eps, layer.mlp, self.config.experts)
+            norm, experts = layer.post_attention_norm, layer.mlp
+            return self._ops.experts(x, norm, eps, experts, self.config.experts, live=live)
         inner = self._ops.norm_linear(x, layer.post_attention_norm, eps, layer.mlp.gate_up, silu_mul=True)
         return self._ops.linear(inner, layer.mlp.down, residual=x)
+
+
+def _live_lanes(inputs: StepInputs) -> torch.Tensor | None:
+    """How many lanes of a decode are no padding, int32 [1] on the device; None in a prefill, which has none."""
+    if not inputs.is_decode:
+        return None
+    return (inputs.kv_lengths > 0).sum(0, keepdim=True, dtype=torch.int32)

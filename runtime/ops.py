@@ -18,8 +18,8 @@ from runtime.weights import Attention, Experts, Linear
 class Ops(Protocol):
     """The operations of a decoder layer; activations are `[tokens, features]`."""
 
-    def linear(self, x: torch.Tensor, linear: Linear, residual: torch.Tensor) -> torch.Tensor:
-        """residual + x @ weight^T."""
+    def linear(self, x: torch.Tensor, linear: Linear, residual: torch.Tensor | None) -> torch.Tensor:
+        """residual, where there is one, + x @ weight^T."""
         ...
 
     def norm_linear(
@@ -42,16 +42,32 @@ class Ops(Protocol):
         ...
 
     def experts(
-        self, x: torch.Tensor, norm: torch.Tensor, eps: float, experts: Experts, config: ExpertsConfig
+        self,
+        x: torch.Tensor,
+        norm: torch.Tensor,
+        eps: float,
+        experts: Experts,
+        config: ExpertsConfig,
+        *,
+        live: torch.Tensor | None = None,
+        residual: bool = True,
     ) -> torch.Tensor:
-        """x + the mixture of experts of x's RMS norm."""
+        """x, unless there is no residual, + the mixture of experts of x's RMS norm.
+
+        Args:
+            live: int32 [1] on the device; tokens from there on are padding, which no expert is run for. None: there is none.
+        """
+        ...
+
+    def logits(self, x: torch.Tensor, norm: torch.Tensor, eps: float, head: torch.Tensor) -> torch.Tensor:
+        """RMS norm of x, then the head [vocab, hidden], of which there may be a part here: all of [tokens, vocab]."""
         ...
 
 
 class ReferenceOps:
     """The kernels' torch references: for a CPU, and to compare with."""
 
-    def linear(self, x: torch.Tensor, linear: Linear, residual: torch.Tensor) -> torch.Tensor:
+    def linear(self, x: torch.Tensor, linear: Linear, residual: torch.Tensor | None) -> torch.Tensor:
         return skinny_gemm_reference(x, linear.weight, weight_scale=linear.scale, residual=residual)
 
     def norm_linear(
@@ -85,7 +101,15 @@ class ReferenceOps:
         )
 
     def experts(
-        self, x: torch.Tensor, norm: torch.Tensor, eps: float, experts: Experts, config: ExpertsConfig
+        self,
+        x: torch.Tensor,
+        norm: torch.Tensor,
+        eps: float,
+        experts: Experts,
+        config: ExpertsConfig,
+        *,
+        live: torch.Tensor | None = None,
+        residual: bool = True,
     ) -> torch.Tensor:
         normed = rms_norm_reference(x, norm, eps)
         mixed = moe_reference(
@@ -97,5 +121,9 @@ class ReferenceOps:
             experts.down.scale,
             top_k=config.per_token,
             normalize=config.normalize,
-        )
-        return x + mixed.to(x.dtype)
+            valid=None if live is None else int(live),
+        ).to(x.dtype)
+        return x + mixed if residual else mixed
+
+    def logits(self, x: torch.Tensor, norm: torch.Tensor, eps: float, head: torch.Tensor) -> torch.Tensor:
+        return self.norm_linear(x, norm, eps, Linear(head))

@@ -1,7 +1,7 @@
-"""A model's tensors: read from safetensors, checked one by one, or drawn from a seed.
+"""A model's tensors: read from safetensors, checked one by one, or drawn from a seed; all of them, or a rank's part.
 
 Projections that a layer applies to one input are one tensor here (`qkv`, `gate_up`), as the kernels want them; on disk
-they are Hugging Face's separate ones.
+they are Hugging Face's separate ones. Of a rank's part no more is read than the part.
 """
 
 import hashlib
@@ -9,15 +9,16 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 
+from runtime.checkpoint import EMBEDDING, HEAD, NORM, Expected, specification, with_scales
 from runtime.config import FP8_BLOCK, ModelConfig
+from runtime.parallel.shard import WHOLE, Part, Shard, filled_rows, part_of
 
-EMBEDDING = "model.embed_tokens.weight"
-HEAD = "lm_head.weight"
 FP8 = torch.float8_e4m3fn
 
 
@@ -74,7 +75,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Weights:
-    """`head` is `embedding` itself where the two are tied."""
+    """`head` is `embedding` itself where the two are tied, or the rank's rows of it."""
 
     embedding: torch.Tensor
     layers: tuple[Layer, ...]
@@ -82,37 +83,36 @@ class Weights:
     head: torch.Tensor
 
 
-@dataclass(frozen=True)
-class Expected:
-    """One tensor of a checkpoint: its shape, and whether it is a projection (which a checkpoint may hold as fp8)."""
-
-    shape: tuple[int, ...]
-    projection: bool = False
-
-
 Source = Callable[[str, Expected], Linear]
 
 
-def load_weights(folder: Path, config: ModelConfig, device: torch.device) -> Weights:
+def load_weights(folder: Path, config: ModelConfig, device: torch.device, shard: Shard = WHOLE) -> Weights:
     """Read a model's tensors onto `device`, in the configuration's dtype (scales stay float32, fp8 stays fp8).
+
+    Args:
+        config: of the whole model.
+        shard: the part to read.
 
     Raises:
         WeightsError: a tensor is missing, extra, of another shape or dtype, or a file is no safetensors.
+        ShardError: a tensor cannot be divided so.
     """
     files = _files(folder)
-    expected = _with_scales(specification(config), config)
+    expected = with_scales(specification(config), config)
     _compare(folder, set(files), set(expected), config)
     with _Reader(files) as read:
 
         def source(name: str, tensor: Expected) -> Linear:
+            part = _part(name, tensor, config, shard)
             if not (config.fp8 and tensor.projection):
-                return Linear(read(name, tensor.shape, (config.dtype, *_FLOATS)).to(device, config.dtype))
+                floats = (config.dtype, *_FLOATS)
+                return Linear(read(name, tensor.shape, floats, part).to(device, config.dtype))
             scale_name = f"{name}_scale_inv"
-            weight = read(name, tensor.shape, (FP8,))
-            scale = read(scale_name, expected[scale_name].shape, _FLOATS)
+            weight = read(name, tensor.shape, (FP8,), part)
+            scale = read(scale_name, expected[scale_name].shape, _FLOATS, part and part.blocks)
             return Linear(weight.to(device), scale.to(device, torch.float32))
 
-        return _assemble(config, source)
+        return _assemble(config, source, shard)
 
 
 def load_embedding(folder: Path, config: ModelConfig, device: torch.device) -> torch.Tensor:
@@ -128,49 +128,51 @@ def load_embedding(folder: Path, config: ModelConfig, device: torch.device) -> t
         return read(EMBEDDING, (config.vocab_size, config.hidden_size), _FLOATS).to(device, config.dtype)
 
 
-def random_weights(config: ModelConfig, seed: int, device: torch.device) -> Weights:
-    """Weights drawn from `seed`: the same on every machine, each tensor from its own name.
+def random_weights(config: ModelConfig, seed: int, device: torch.device, shard: Shard = WHOLE) -> Weights:
+    """Weights drawn from `seed`: the same on every machine, each tensor from its own name, a rank's part of the same.
 
     Norms are about 1; projections keep the variance of what goes through them, so that depth neither dies nor explodes.
+
+    Raises:
+        ShardError: a tensor cannot be divided so.
     """
 
     def source(name: str, tensor: Expected) -> Linear:
-        drawn = _draw(name, tensor, seed)
+        part = _part(name, tensor, config, shard)
+        drawn = _draw(name, tensor.shape, seed)
         if not (config.fp8 and tensor.projection):
-            return Linear(drawn.to(config.dtype).to(device))
+            return Linear(_cut(drawn, part).to(config.dtype).to(device))
         weight, scale = quantize_blocks(drawn)
-        return Linear(weight.to(device), scale.to(device))
+        return Linear(_cut(weight, part).to(device), _cut(scale, part and part.blocks).to(device))
 
-    return _assemble(config, source)
+    return _assemble(config, source, shard)
 
 
-def specification(config: ModelConfig) -> dict[str, Expected]:
-    """Every tensor of a checkpoint by its Hugging Face name, scales left out."""
-    hidden, wide = config.hidden_size, config.q_heads * config.head_dim
-    narrow = config.kv_heads * config.head_dim
-    tensors = {EMBEDDING: Expected((config.vocab_size, hidden)), "model.norm.weight": Expected((hidden,))}
-    if not config.tied_embedding:
-        tensors[HEAD] = Expected((config.vocab_size, hidden))
-    for layer in range(config.layers):
-        at = f"model.layers.{layer}"
-        tensors[f"{at}.input_layernorm.weight"] = Expected((hidden,))
-        tensors[f"{at}.post_attention_layernorm.weight"] = Expected((hidden,))
-        tensors[f"{at}.self_attn.q_norm.weight"] = Expected((config.head_dim,))
-        tensors[f"{at}.self_attn.k_norm.weight"] = Expected((config.head_dim,))
-        for name, shape in (
-            ("q", (wide, hidden)),
-            ("k", (narrow, hidden)),
-            ("v", (narrow, hidden)),
-            ("o", (hidden, wide)),
-        ):
-            tensors[f"{at}.self_attn.{name}_proj.weight"] = Expected(shape, projection=True)
-        if config.experts is not None and config.has_experts(layer):
-            tensors[f"{at}.mlp.gate.weight"] = Expected((config.experts.count, hidden))
-            for expert in range(config.experts.count):
-                tensors |= _mlp(f"{at}.mlp.experts.{expert}", hidden, config.experts.intermediate_size)
-        else:
-            tensors |= _mlp(f"{at}.mlp", hidden, config.intermediate_size)
-    return tensors
+def placeholder_weights(
+    config: ModelConfig, seed: int, device: torch.device, shard: Shard = WHOLE
+) -> Weights:
+    """Random weights of a large model in seconds, for timing alone: drawn on `device`, another device draws others.
+
+    What ranks share is equal on equal devices; the parts are no parts of one model.
+
+    Raises:
+        ShardError: a tensor cannot be divided so.
+    """
+
+    def source(name: str, tensor: Expected) -> Linear:
+        part = _part(name, tensor, config, shard)
+        shape = tensor.shape if part is None else part.shape(tensor.shape)
+        own = name if part is None else f"{shard.rank} {name}"
+        drawn = partial(_draw, own, shape, seed, device, tensor.shape[-1])
+        if not (config.fp8 and tensor.projection):
+            return Linear(drawn(dtype=config.dtype))
+        blocks = [-(-size // FP8_BLOCK) for size in shape]
+        # e4m3 reaches 448: normal values times 64 lose nothing at either end.
+        weight = drawn(dtype=torch.float32).mul_(64 * math.sqrt(tensor.shape[-1])).to(FP8)
+        scale = torch.full(blocks, 1 / 64 / math.sqrt(tensor.shape[-1]), device=device)
+        return Linear(weight, scale)
+
+    return _assemble(config, source, shard)
 
 
 def quantize_blocks(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -184,23 +186,25 @@ def quantize_blocks(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return quantized[: weight.shape[0], : weight.shape[1]].contiguous(), scale
 
 
-def _mlp(at: str, hidden: int, inner: int) -> dict[str, Expected]:
-    return {
-        f"{at}.gate_proj.weight": Expected((inner, hidden), projection=True),
-        f"{at}.up_proj.weight": Expected((inner, hidden), projection=True),
-        f"{at}.down_proj.weight": Expected((hidden, inner), projection=True),
-    }
+def _part(name: str, tensor: Expected, config: ModelConfig, shard: Shard) -> Part | None:
+    """What of a tensor a rank has; None for all of it."""
+    if shard.size == 1:
+        return None
+    if name == HEAD:
+        first, end, _ = shard.rows_of_vocabulary(config.vocab_size)
+        return Part(0, first, end)
+    if tensor.split is None:
+        return None
+    in_blocks = config.fp8 and tensor.projection
+    return part_of(name, tensor.shape[tensor.split.axis], tensor.split, shard, in_blocks=in_blocks)
 
 
-def _with_scales(tensors: Mapping[str, Expected], config: ModelConfig) -> dict[str, Expected]:
-    everything = dict(tensors)
-    for name, tensor in tensors.items() if config.fp8 else ():
-        if tensor.projection:
-            everything[f"{name}_scale_inv"] = Expected(tuple(-(-size // FP8_BLOCK) for size in tensor.shape))
-    return everything
+def _cut(tensor: torch.Tensor, part: Part | None) -> torch.Tensor:
+    """A copy of the part, so that the whole is not kept for it."""
+    return tensor if part is None else tensor[part.index].clone(memory_format=torch.contiguous_format)
 
 
-def _assemble(config: ModelConfig, source: Source) -> Weights:
+def _assemble(config: ModelConfig, source: Source, shard: Shard) -> Weights:
     tensors = specification(config)
 
     def plain(name: str) -> torch.Tensor:
@@ -240,12 +244,13 @@ def _assemble(config: ModelConfig, source: Source) -> Weights:
         )
 
     embedding = plain(EMBEDDING)
-    return Weights(
-        embedding,
-        tuple(layer(index) for index in range(config.layers)),
-        plain("model.norm.weight"),
-        embedding if config.tied_embedding else plain(HEAD),
-    )
+    layers = tuple(layer(index) for index in range(config.layers))
+    norm = plain(NORM)
+    if shard.size == 1:
+        return Weights(embedding, layers, norm, embedding if config.tied_embedding else plain(HEAD))
+    first, end, rows = shard.rows_of_vocabulary(config.vocab_size)
+    head = embedding[first:end] if config.tied_embedding else plain(HEAD)
+    return Weights(embedding, layers, norm, filled_rows(head, rows))
 
 
 def _pack(parts: list[Linear], at: str) -> Linear:
@@ -264,13 +269,21 @@ def _stack(parts: list[Linear]) -> Linear:
     return Linear(torch.stack([part.weight for part in parts]), torch.stack(scales) if scales else None)
 
 
-def _draw(name: str, tensor: Expected, seed: int) -> torch.Tensor:
+def _draw(
+    name: str,
+    shape: tuple[int, ...],
+    seed: int,
+    device: torch.device | None = None,
+    width: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> torch.Tensor:
+    """A tensor from its name and the seed; `width` is what a projection sums over, by default its last dimension."""
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
-    normal = torch.randn(tensor.shape, generator=generator)
-    if len(tensor.shape) == 1:
+    generator = torch.Generator(device or "cpu").manual_seed(int.from_bytes(digest[:7], "little"))
+    normal = torch.randn(shape, generator=generator, device=device, dtype=dtype)
+    if len(shape) == 1:
         return 1 + 0.1 * normal
-    return normal / math.sqrt(tensor.shape[-1])
+    return normal / math.sqrt(width or shape[-1])
 
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
@@ -289,16 +302,26 @@ class _Reader:
     def __exit__(self, *_error: object) -> None:
         self._open.clear()
 
-    def __call__(self, name: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> torch.Tensor:
+    def __call__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtypes: tuple[torch.dtype, ...],
+        part: Part | None = None,
+    ) -> torch.Tensor:
+        """The tensor, or a part of it; `shape` is of the whole."""
         path = self._files[name]
         try:
             if path not in self._open:
                 self._open[path] = safe_open(path, "pt")
-            tensor: torch.Tensor = self._open[path].get_tensor(name)
+            held = self._open[path].get_slice(name)
+            if (got := held.get_shape()) != list(shape):
+                raise WeightsError(f"{path}: {name}: expected shape {list(shape)}, got {got}")
+            tensor: torch.Tensor = (
+                self._open[path].get_tensor(name) if part is None else held[part.index].contiguous()
+            )
         except (SafetensorError, OSError) as error:
             raise WeightsError(f"{path}: {name}: cannot be read: {error}") from None
-        if tuple(tensor.shape) != shape:
-            raise WeightsError(f"{path}: {name}: expected shape {list(shape)}, got {list(tensor.shape)}")
         if tensor.dtype not in dtypes:
             wanted = " or ".join(str(dtype) for dtype in dict.fromkeys(dtypes))
             raise WeightsError(f"{path}: {name}: expected dtype {wanted}, got {tensor.dtype}")

@@ -32,6 +32,8 @@ class Case:
         prompts: texts, or token ids.
         sampling: for all prompts, or one for each.
         backend: attention on a GPU; on a CPU there is the reference alone.
+        ranks: processes that share the model, a GPU each where there are GPUs.
+        twin: name of the case that gives the answers expected of this one, in the same run; None compares with kept ones.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Case:
     sampling: SamplingParameters | Sequence[SamplingParameters]
     options: EngineOptions = field(default_factory=lambda: EngineOptions(pages=96, page_size=16, max_batch=8))
     backend: str = "xqa"
+    ranks: int = 1
+    twin: str | None = None
 
 
 GREEDY = SamplingParameters(max_tokens=24, logprobs=2, ignore_stop_ids=True)
@@ -88,6 +92,34 @@ def _cases(dense: ModelConfig, backend: str) -> list[Case]:
     return [replace(case, backend=backend, name=f"{case.name}, {backend}") for case in cases]
 
 
+def _tp2(dense: ModelConfig) -> list[Case]:
+    """Two ranks. One bucket, so that a step is computed alike whenever others end."""
+    small = {"pages": 96, "page_size": 16, "max_batch": 8, "max_step_tokens": 48, "buckets": (8,)}
+    mixed = [replace(GREEDY, max_tokens=40), replace(WARM, seed=1), GREEDY, WARM, replace(WARM, seed=2)]
+    prompts = (*IDS, [*IDS[0], 3, 4], list(range(100, 140)))
+    fp8 = replace(
+        dense, fp8=True, q_heads=8, kv_heads=4, head_dim=64, hidden_size=max(128, dense.hidden_size)
+    )
+    experts = ExpertsConfig(8, 2, 256, normalize=True)
+    moe = replace(fp8, intermediate_size=256, experts=experts)
+    sync = "moe_fp8pb_cuda_graph_sync_tp2"
+    cases = [
+        Case(sync, moe, prompts, mixed, EngineOptions(**small, overlap=False)),
+        Case("moe_fp8pb_cuda_graph_async_tp2", moe, prompts, mixed, EngineOptions(**small), twin=sync),
+        Case("moe_fp8pb_eager_tp2", moe, prompts, mixed, EngineOptions(**small | {"buckets": None})),
+        Case("moe_cuda_graph_async_tp2", replace(moe, fp8=False), prompts, mixed, EngineOptions(**small)),
+        Case(
+            "fp8pb_cuda_graph_async_tp2",
+            replace(fp8, intermediate_size=256),
+            prompts,
+            mixed,
+            EngineOptions(**small),
+        ),
+        Case("cuda_graph_async_tp2", replace(dense, vocab_size=301), prompts, mixed, EngineOptions(**small)),
+    ]
+    return [replace(case, ranks=2) for case in cases]
+
+
 def _fp8(dense: ModelConfig) -> ModelConfig:
     return replace(dense, fp8=True, q_heads=4, kv_heads=4, hidden_size=max(128, dense.hidden_size))
 
@@ -102,4 +134,5 @@ SUITES = {
         *_cases(GPU_DENSE, "triton"),
         Case("fp8", replace(GPU_DENSE, fp8=True), TEXTS, GREEDY),
     ],
+    "tp2": _tp2(GPU_DENSE if torch.cuda.is_available() else CPU_DENSE),
 }

@@ -10,7 +10,7 @@ from runtime.smoke import run
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add `smoke` to the program's commands."""
     smoke = commands.add_parser("smoke", help="serve kept requests and compare with kept answers")
-    smoke.add_argument("--suite", required=True, help="cpu runs anywhere, gpu on one GPU")
+    smoke.add_argument("--suite", required=True, help="cpu runs anywhere, gpu on one GPU, tp2 on two")
     smoke.add_argument("--out", type=Path, default=Path("out/smoke"), help="folder for raw outputs")
     smoke.add_argument(
         "--rebaseline", action="store_true", help="show the difference, then keep these answers"

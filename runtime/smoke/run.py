@@ -5,19 +5,20 @@ import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import tokenizers
 import torch
 import triton
 
 from kernels import target
-from runtime.attention.select import make_attention
 from runtime.engine import Engine
-from runtime.kernel_ops import KernelOps
-from runtime.model import Model
-from runtime.ops import Ops, ReferenceOps
+from runtime.parallel.connect import DevicesError
+from runtime.parallel.engine import ParallelEngine, Ranks
+from runtime.parallel.group import Solo
+from runtime.parallel.source import EngineSource
 from runtime.request import FinishReason, Request, SamplingParameters
 from runtime.smoke.cases import SEED, SUITES, Case
 from runtime.tokenizer import Tokenizer
@@ -94,22 +95,26 @@ def run_suite(suite: str, out: Path) -> dict[str, Any]:
         raise SmokeError(f"suite: expected one of {', '.join(SUITES)}, got {suite}")
     if suite == "gpu" and not torch.cuda.is_available():
         raise SmokeError("suite gpu: no GPU here; --suite cpu runs anywhere")
-    device = torch.device("cuda" if suite == "gpu" else "cpu")
+    device = _device_of(suite)
     tokenizer = Tokenizer(tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json")))
     answers: dict[str, Any] = {}
-    for case in SUITES[suite]:
-        try:
-            answers[case.name] = [_answer(request) for request in _serve(case, device, tokenizer)]
-        except Exception as error:  # noqa: BLE001 - one broken case must not hide the others' answers
-            answers[case.name] = {"error": f"{type(error).__name__}: {error}"}
-    made = {"provenance": provenance(suite), "cases": answers}
+    with _Servers(device) as servers:
+        for case in SUITES[suite]:
+            try:
+                answers[case.name] = [_answer(one) for one in _serve(case, servers, tokenizer)]
+            except DevicesError as error:
+                raise SmokeError(f"suite {suite}: {error}") from None
+            except Exception as error:  # noqa: BLE001 - one broken case must not hide the others' answers
+                answers[case.name] = {"error": f"{type(error).__name__}: {error}"}
+    twins = {case.name: case.twin for case in SUITES[suite] if case.twin is not None}
+    made = {"provenance": provenance(suite), "twins": twins, "cases": answers}
     out.mkdir(parents=True, exist_ok=True)
     (out / f"{suite}.json").write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n")
     return made
 
 
 def compare(made: Mapping[str, Any], golden: Mapping[str, Any]) -> Verdict:
-    """Judge a suite's answers by the kept ones.
+    """Judge a suite's answers by the kept ones, or by those of a twin that was asked beside them.
 
     Raises:
         SmokeError: the kept ones are of another architecture or dtype.
@@ -124,7 +129,8 @@ def compare(made: Mapping[str, Any], golden: Mapping[str, Any]) -> Verdict:
     tally = Counter[str]()
     differences, failed, other = [], [], []
     for name, answers in made["cases"].items():
-        kept = golden["cases"].get(name)
+        twin = made.get("twins", {}).get(name)
+        kept = golden["cases"].get(name) if twin is None else made["cases"].get(twin)
         if isinstance(answers, dict):
             tally["total"] += len(kept) if isinstance(kept, list) else 1
             failed.append(f"{name}: {answers['error']}")
@@ -165,7 +171,7 @@ def golden_path(suite: str, folder: Path = GOLDENS) -> Path:
 
 def provenance(suite: str) -> dict[str, str]:
     """What an answer depends on: architecture, dtype and versions; and the commit that it was made at."""
-    on_gpu = suite == "gpu"
+    on_gpu = _device_of(suite).type == "cuda"
     return {
         "suite": suite,
         "arch": target.current().arch if on_gpu else "cpu",
@@ -176,19 +182,44 @@ def provenance(suite: str) -> dict[str, str]:
     }
 
 
-def _serve(case: Case, device: torch.device, tokenizer: Tokenizer) -> list[Request]:
-    weights = random_weights(case.model, SEED, device)
-    on_gpu = device.type == "cuda"
-    ops: Ops = KernelOps(device) if on_gpu else ReferenceOps()
-    attention = make_attention(
-        case.backend if on_gpu else "reference",
-        case.model,
-        case.options.max_batch,
-        case.options.page_size,
-        device,
-    )
-    model = Model(case.model, weights, ops, attention)
-    engine = Engine(model, case.options, tokenizer)
+def _device_of(suite: str) -> torch.device:
+    """Two ranks are two GPUs where there are GPUs, else two processes."""
+    on_gpu = suite == "gpu" or (suite == "tp2" and torch.cuda.is_available())
+    return torch.device("cuda" if on_gpu else "cpu")
+
+
+class _Servers:
+    """Makes the engine of each case; processes of ranks stay for the next case unless they have failed."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._ranks: Ranks | None = None
+        self._parallel: ParallelEngine | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._ranks is not None:
+            self._ranks.close()
+
+    def engine(self, case: Case, tokenizer: Tokenizer) -> Engine:
+        """The case's engine; the one before it is closed."""
+        source = EngineSource(case.model, case.options, partial(random_weights, seed=SEED), case.backend)
+        if case.ranks == 1:
+            return Engine(source.model(self._device, Solo())[0], case.options, tokenizer)
+        if self._parallel is not None:
+            self._parallel.close()
+        if self._ranks is not None and (self._ranks.failure is not None or self._ranks.size != case.ranks):
+            self._ranks.close()
+            self._ranks = None
+        self._ranks = self._ranks or Ranks(case.ranks, self._device.type)
+        self._parallel = self._ranks.build(source, tokenizer)
+        return self._parallel
+
+
+def _serve(case: Case, servers: _Servers, tokenizer: Tokenizer) -> list[Request]:
+    engine = servers.engine(case, tokenizer)
     sampling: Sequence[SamplingParameters] = (
         [case.sampling] * len(case.prompts)
         if isinstance(case.sampling, SamplingParameters)

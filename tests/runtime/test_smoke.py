@@ -142,7 +142,7 @@ def test_a_case_that_breaks_is_a_failed_visit(small_suite: Path, monkeypatch: py
 
 def test_an_unknown_suite_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["smoke", "--suite", "tpu"]) == 2
-    assert "suite: expected one of cpu, gpu, got tpu" in capsys.readouterr().err
+    assert "suite: expected one of cpu, gpu, tp2, got tpu" in capsys.readouterr().err
 
 
 def test_the_suite_passes_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
