@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from reviewer.model import Frozen
-from reviewer.report.escape import FORBIDDEN_PHRASES
 from service.forge.base import Permission
 
 Level = Literal["read", "triage", "write", "maintain", "admin"]
@@ -92,21 +91,6 @@ class VerdictLabels(Frozen):
         return tuple(name for name in (self.blocked, self.lgtm, self.inconclusive) if name is not None)
 
 
-class CiPhrase(Frozen):
-    """The words by which a trusted user starts CI."""
-
-    phrase: str = Field(default=FORBIDDEN_PHRASES[0], description="alone on a line of a comment or review")
-    say_phrase: bool = Field(default=False, description="the bot's own LGTM reviews say it too")
-
-    @field_validator("phrase")
-    @classmethod
-    def _words(cls, phrase: str) -> str:
-        words = phrase.split()
-        if not words or not all(word.isalnum() for word in words) or len(phrase) > 100:
-            raise ValueError("expected words of letters and digits; write them as in 'lgtm ready to ci'")
-        return " ".join(words)
-
-
 class ServicePolicy(Frozen):
     """Reviews as a service: when they start, who may command them, what they may cost, what they post."""
 
@@ -119,7 +103,6 @@ class ServicePolicy(Frozen):
         description="the event of a BLOCKED review; REQUEST_CHANGES is dismissed again on LGTM",
     )
     labels: VerdictLabels = VerdictLabels()
-    ci: CiPhrase = CiPhrase()
 
     @model_validator(mode="after")
     def _labels_apart(self) -> ServicePolicy:
@@ -161,7 +144,7 @@ def resolve(base: ServicePolicy, default: ServicePolicy, caps: ServerCaps) -> Se
         files=min(base.size.files, caps.size.files),
         patch_bytes=min(base.size.patch_bytes, caps.size.patch_bytes),
     )
-    return base.model_copy(update={"permissions": rights, "budget": budget, "size": size, "ci": default.ci})
+    return base.model_copy(update={"permissions": rights, "budget": budget, "size": size})
 
 
 def permission_of(level: Level) -> Permission:

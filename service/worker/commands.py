@@ -124,7 +124,7 @@ def run_command(station: Station, claim: WorkClaim) -> None:
         claim.guard(connection)
         pull = pulls.remember(connection, station.forge_name, state, station.clock())
         policy = stored_policy(connection, station.forge_name, first.repo, first.number)
-        replies = Replies(policy.review.language, (policy.service.ci.phrase,))
+        replies = Replies(policy.review.language, (policy.ci.gate.phrase,))
         ledger = pulls.ledger(connection, pull)
         run = _Run(station, connection, state, policy, permission, replies, pull, ledger)
         for intent in intents:

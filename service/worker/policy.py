@@ -36,7 +36,7 @@ def stored_policy(connection: sa.Connection, forge: str, repo: str, number: int 
 
 
 def read_policy(station: Station, state: PullState, last_good: Policy | None) -> FoundPolicy:
-    """Reads the file on the base branch. Rights and budgets are those of the default branch, capped by the server."""
+    """Reads the file on the base branch. Who is trusted with what, and what may be spent, the default branch says."""
     content = station.forge.read_file(state.repo, state.base_ref, POLICY_FILE) or b""
     sha = hashlib.sha256(content).hexdigest()
     try:
@@ -51,7 +51,9 @@ def read_policy(station: Station, state: PullState, last_good: Policy | None) ->
         except ConfigError:
             default = last_good or Policy()
     service = resolve(policy.service, default.service, ServerCaps())
-    return FoundPolicy(policy.model_copy(update={"service": service}), sha)
+    trusted_ci = {"say_phrase": default.ci.say_phrase, "gate": default.ci.gate, "merge": default.ci.merge}
+    ci = policy.ci.model_copy(update=trusted_ci)
+    return FoundPolicy(policy.model_copy(update={"service": service, "ci": ci}), sha)
 
 
 def posting_of(policy: Policy, station: Station, repo: str) -> Posting:
@@ -64,8 +66,8 @@ def posting_of(policy: Policy, station: Station, repo: str) -> Posting:
     }
     return Posting(
         blocked_event=policy.service.review_event,
-        phrase=policy.service.ci.phrase if policy.service.ci.say_phrase else "",
-        forbidden=(policy.service.ci.phrase,),
+        phrase=policy.ci.gate.phrase if policy.ci.say_phrase else "",
+        forbidden=(policy.ci.gate.phrase,),
         labels={outcome: label for outcome, label in named.items() if label is not None},
         blob_url=f"{station.web_url}/{repo}/blob" if station.web_url else "",
         details_url=station.public_url,

@@ -40,4 +40,4 @@ def too_large(state: PullState, policy: Policy, files: int, size: int) -> Reply:
 
 
 def _replies(policy: Policy) -> Replies:
-    return Replies(policy.review.language, (policy.service.ci.phrase,))
+    return Replies(policy.review.language, (policy.ci.gate.phrase,))

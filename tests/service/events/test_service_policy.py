@@ -4,9 +4,8 @@ import pytest
 
 from reviewer import yamlfile
 from reviewer.errors import ConfigError
-from reviewer.report.escape import FORBIDDEN_PHRASES
 from service.events import ServerCaps, ServicePolicy, resolve
-from service.events.policy import Budget, CiPhrase, Rights, SizeLimits, Triggers, VerdictLabels
+from service.events.policy import Budget, Rights, SizeLimits, Triggers, VerdictLabels
 
 
 def load(text: str) -> ServicePolicy:
@@ -21,7 +20,6 @@ size: {files: 10, patch_bytes: 1000}
 budget: {tokens_per_day: null, cost_usd_per_day: 2.5}
 review_event: REQUEST_CHANGES
 labels: {blocked: blocked, lgtm: lgtm}
-ci: {phrase: ship  it, say_phrase: true}
 """)
     assert policy == ServicePolicy(
         triggers=Triggers(
@@ -37,7 +35,6 @@ ci: {phrase: ship  it, say_phrase: true}
         budget=Budget(tokens_per_day=None, cost_usd_per_day=2.5),
         review_event="REQUEST_CHANGES",
         labels=VerdictLabels(blocked="blocked", lgtm="lgtm"),
-        ci=CiPhrase(phrase="ship it", say_phrase=True),
     )
 
 
@@ -64,8 +61,6 @@ ci: {phrase: ship  it, say_phrase: true}
             "labels: {lgtm: x}\ntriggers: {skip_labels: [x]}",
             "the label 'x' says a verdict and is a trigger too",
         ),
-        ("ci:\n  phrase: ' '", ":2: ci.phrase: expected words of letters and digits; write them as in"),
-        ("ci:\n  phrase: '/ci run'", ":2: ci.phrase: expected words"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(text: str, problem: str) -> None:
@@ -77,19 +72,17 @@ def test_trust_and_money_are_the_default_branchs_the_rest_the_base_branchs() -> 
     default = ServicePolicy(
         permissions=Rights(review="write"),
         budget=Budget(tokens_per_day=100),
-        ci=CiPhrase(phrase="go", say_phrase=True),
         review_event="REQUEST_CHANGES",
     )
     base = ServicePolicy(
         triggers=Triggers(drafts=True),
         permissions=Rights(review="read"),
         budget=Budget(tokens_per_day=900),
-        ci=CiPhrase(phrase="stay"),
         size=SizeLimits(files=3),
         labels=VerdictLabels(lgtm="ok"),
     )
     found = resolve(base, default, ServerCaps())
-    assert (found.permissions.review, found.budget.tokens_per_day, found.ci) == ("write", 100, default.ci)
+    assert (found.permissions.review, found.budget.tokens_per_day) == ("write", 100)
     assert (found.triggers, found.labels, found.review_event) == (base.triggers, base.labels, "COMMENT")
     assert found.size == SizeLimits(files=3)
 
@@ -106,7 +99,3 @@ def test_no_policy_goes_beyond_the_server() -> None:
     assert found.size == SizeLimits(files=2, patch_bytes=9)
     free = ServerCaps(budget=Budget(tokens_per_day=None))
     assert resolve(greedy, greedy, free).budget == greedy.budget
-
-
-def test_reports_never_say_the_default_phrase() -> None:
-    assert (ServicePolicy().ci.phrase,) == FORBIDDEN_PHRASES
