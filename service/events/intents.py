@@ -65,6 +65,16 @@ class RunCommand(Frozen):
     command: Parsed
 
 
+class PhraseSaid(Frozen):
+    """A comment that says the words which start CI; whether they count is the gate's question."""
+
+    kind: Literal["phrase_said"] = "phrase_said"
+    repo: str
+    number: int
+    comment_id: int
+    author: User
+
+
 class ReviewSubmitted(Frozen):
     """Somebody's review of `commit` (None where GitHub no longer has it)."""
 
@@ -146,6 +156,7 @@ Intent = (
     | DraftChanged
     | PullClosed
     | RunCommand
+    | PhraseSaid
     | ReviewSubmitted
     | ReviewDismissed
     | Recheck

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ci_dispatch.policy import CiPolicy
 from reviewer.policy import POLICY_FILE
-from service.events.commands import parse_commands
+from service.events.commands import parse_commands, says_phrase
 from service.events.intents import (
     ButtonPressed,
     DraftChanged,
@@ -14,6 +15,7 @@ from service.events.intents import (
     Ignored,
     InstallationChanged,
     Intent,
+    PhraseSaid,
     PolicyChanged,
     PullClosed,
     Reason,
@@ -57,11 +59,15 @@ _COMMITS_IN_PUSH = 2048
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Who we are (`app_id` with App authentication only), and the policy in force on the pull request."""
+    """Who we are (`app_id` with App authentication only), and the policy in force on the pull request.
+
+    `ci` is None where the policy has not been read yet: any comment may then be the phrase.
+    """
 
     me: str
     app_id: int | None = None
     policy: ServicePolicy = field(default_factory=ServicePolicy)
+    ci: CiPolicy | None = field(default_factory=CiPolicy)
 
     def is_me(self, user: User) -> bool:
         return user.login.casefold() == self.me.casefold()
@@ -205,9 +211,10 @@ def _comment(
         return (Ignored(reason=f"a comment {payload.action} runs no command"),)
     if context.is_me(author) or _is_ours(comment.performed_via_github_app, context):
         return (Ignored(reason="our own comment"),)
+    said = () if inline else _phrase(payload.repo, number, comment, context)
     for one in (author, payload.sender.user):
         if one.is_bot:
-            return (Ignored(reason=f"{one.login} is a bot: it commands nothing"),)
+            return said or (Ignored(reason=f"{one.login} is a bot: it commands nothing"),)
     commands = tuple(
         RunCommand(
             repo=payload.repo,
@@ -220,7 +227,14 @@ def _comment(
         )
         for index, command in enumerate(parse_commands(comment.body or ""))
     )
-    return commands or (Ignored(reason="a comment without commands"),)
+    return (*commands, *said) or (Ignored(reason="a comment without commands"),)
+
+
+def _phrase(repo: str, number: int, comment: CommentObject, context: Context) -> tuple[PhraseSaid, ...]:
+    ci = context.ci
+    if ci is not None and (ci.mode == "off" or not says_phrase(comment.body or "", ci.gate.phrase)):
+        return ()
+    return (PhraseSaid(repo=repo, number=number, comment_id=comment.id, author=comment.user.user),)
 
 
 def _check_run(payload: CheckRunEvent, context: Context) -> Intent:

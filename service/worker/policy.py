@@ -30,9 +30,13 @@ class FoundPolicy:
 
 def stored_policy(connection: sa.Connection, forge: str, repo: str, number: int | None) -> Policy:
     """The last good policy of a pull request, or the defaults."""
+    return known_policy(connection, forge, repo, number) or Policy()
+
+
+def known_policy(connection: sa.Connection, forge: str, repo: str, number: int | None) -> Policy | None:
+    """The last good policy of a pull request; None where none was read yet."""
     pull = pulls.find(connection, forge, repo, number) if number is not None else None
-    stored = pulls.policy(connection, pull) if pull is not None else None
-    return stored or Policy()
+    return pulls.policy(connection, pull) if pull is not None else None
 
 
 def read_policy(station: Station, state: PullState, last_good: Policy | None) -> FoundPolicy:

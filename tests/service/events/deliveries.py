@@ -6,11 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ci_dispatch.policy import CiPolicy
 from service.events import Context, decide, read_payload
 from service.events.intents import Intent
 from service.events.policy import ServicePolicy
 
 ME, APP = "whitesmoke[bot]", 77
+CI_OFF = CiPolicy()
 HEAD, OLD = "a" * 40, "b" * 40
 ADA = {"login": "ada", "type": "User"}
 BOB = {"login": "bob", "type": "User"}
@@ -123,7 +125,12 @@ SAMPLES: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-def ask(name: str, payload: Mapping[str, Any], policy: Mapping[str, Any] | None = None) -> tuple[Intent, ...]:
+def ask(
+    name: str,
+    payload: Mapping[str, Any],
+    policy: Mapping[str, Any] | None = None,
+    ci: CiPolicy | None = CI_OFF,
+) -> tuple[Intent, ...]:
     """What the service makes of a delivery under a policy, as an App."""
-    context = Context(ME, APP, ServicePolicy.model_validate(policy or {}))
+    context = Context(ME, APP, ServicePolicy.model_validate(policy or {}), ci)
     return decide(read_payload(name, json.dumps(payload).encode()), context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ci_dispatch.policy import CiPolicy
 from service.events.intents import (
     DraftChanged,
     HeadChanged,
@@ -15,7 +16,7 @@ from service.events.intents import (
     RunCommand,
 )
 from service.forge.base import User
-from tests.service.events.deliveries import HEAD, OLD, OURSELVES, RENOVATE, labeled, pulled
+from tests.service.events.deliveries import CI_OFF, HEAD, OLD, OURSELVES, RENOVATE, labeled, pulled
 
 AT: dict[str, Any] = {"repo": "acme/app", "number": 7}
 BOB_ = User("bob")
@@ -27,6 +28,7 @@ class Row(NamedTuple):
     payload: dict[str, Any]
     intents: tuple[Intent, ...]
     policy: dict[str, Any] = {}
+    ci: CiPolicy | None = CI_OFF
 
 
 def review(reason: Reason, *, debounce: bool = False) -> ReviewRequested:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from ci_dispatch.policy import CiPolicy
 from service.events.commands import Help, Invalid, Review
 from service.events.intents import (
     ButtonPressed,
     Ignored,
     InstallationChanged,
     Intent,
+    PhraseSaid,
     PolicyChanged,
     Recheck,
     ReviewDismissed,
@@ -116,6 +118,55 @@ COMMENTS = [
         "issue_comment",
         {**commented("/help"), "sender": RENOVATE},
         (no("renovate[bot] is a bot: it commands nothing"),),
+    ),
+]
+
+PHRASE = "lgtm ready to ci"
+CI = CiPolicy.model_validate({"mode": "native", "gate": {"trusted": ["renovate[bot]"]}})
+SHIP = CiPolicy.model_validate({"mode": "native", "gate": {"phrase": "ship it"}})
+SAID: dict[str, Any] = {**AT, "comment_id": 31, "author": BOB_}
+PHRASES = [
+    Row("the phrase", "issue_comment", commented(PHRASE), (PhraseSaid(**SAID),), ci=CI),
+    Row(
+        "the phrase where CI is off", "issue_comment", commented(PHRASE), (no("a comment without commands"),)
+    ),
+    Row("another phrase", "issue_comment", commented(PHRASE), (no("a comment without commands"),), ci=SHIP),
+    Row("the policy's phrase", "issue_comment", commented("Ship it"), (PhraseSaid(**SAID),), ci=SHIP),
+    Row(
+        "any words before the policy is known",
+        "issue_comment",
+        commented("Ship"),
+        (PhraseSaid(**SAID),),
+        ci=None,
+    ),
+    Row(
+        "the phrase beside a command",
+        "issue_comment",
+        commented(f"/help\n\n{PHRASE}"),
+        (run(Help()), PhraseSaid(**SAID)),
+        ci=CI,
+    ),
+    Row(
+        "the phrase of a bot is told on: the gate decides",
+        "issue_comment",
+        commented(PHRASE, RENOVATE),
+        (PhraseSaid(**{**SAID, "author": User("renovate[bot]", True)}),),
+        ci=CI,
+    ),
+    Row("the phrase of ours", "issue_comment", commented(PHRASE, OURSELVES), (OWN_COMMENT,), ci=CI),
+    Row(
+        "the phrase in an edited comment",
+        "issue_comment",
+        commented(PHRASE, action="edited"),
+        (no("a comment edited runs no command"),),
+        ci=CI,
+    ),
+    Row(
+        "the phrase on the diff",
+        "pull_request_review_comment",
+        remarked(PHRASE),
+        (no("a comment without commands"),),
+        ci=CI,
     ),
 ]
 
@@ -270,12 +321,12 @@ INSTALLATIONS = [
     Row("an event without use or action", "fork", {}, (no("nothing depends on fork"),)),
 ]
 
-ROWS = [*PULLS, *LABELING, *COMMENTS, *REVIEWS, *CHECKS, *PUSHES, *INSTALLATIONS]
+ROWS = [*PULLS, *LABELING, *COMMENTS, *PHRASES, *REVIEWS, *CHECKS, *PUSHES, *INSTALLATIONS]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.rule)
 def test_rule(row: Row) -> None:
-    assert ask(row.event, row.payload, row.policy) == row.intents
+    assert ask(row.event, row.payload, row.policy, row.ci) == row.intents
 
 
 def test_every_kind_of_intent_stands_in_the_table() -> None:
