@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from reviewer.report.escape import PRODUCT
 
-Kind = Literal["round", "review", "finding", "reply"]
+Kind = Literal["round", "review", "finding", "reply", "ci"]
 
 _MARKER = re.compile(rf"<!-- {PRODUCT}:(?P<kind>[a-z]+) (?P<facts>\{{[^\n]*\}}) -->$", re.MULTILINE)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
-from reviewer.report.marker import read_marker
+from reviewer.report.marker import Kind, marker, read_marker
 from service.forge.base import Forge, ForgeError, Thread
 from service.publisher.effects import (
     CheckPost,
+    CiComment,
     Effect,
     Labels,
     Reaction,
@@ -35,7 +36,10 @@ def deliver(effect: Effect, forge: Forge, external_id: str | None = None) -> str
     """
     match effect:
         case RoundComment():
-            return _comment(effect.repo, effect.number, effect.body, _is_round, forge, external_id)
+            return _comment(effect.repo, effect.number, effect.body, _is_marked("round"), forge, external_id)
+        case CiComment():
+            body = f"{marker('ci', pull=effect.number)}\n{effect.body}"
+            return _comment(effect.repo, effect.number, body, _is_marked("ci"), forge, external_id)
         case ReviewPost():
             review_id = post_review(effect, forge, external_id)
             supersede_reviews(effect, forge)
@@ -74,9 +78,12 @@ def _comment(
     return str(forge.create_comment(repo, number, body))
 
 
-def _is_round(body: str) -> bool:
-    found = read_marker(body)
-    return found is not None and found[0] == "round"
+def _is_marked(kind: Kind) -> Callable[[str], bool]:
+    def is_marked(body: str) -> bool:
+        found = read_marker(body)
+        return found is not None and found[0] == kind
+
+    return is_marked
 
 
 def _reply(effect: Reply, forge: Forge, external_id: str | None) -> str:

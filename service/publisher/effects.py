@@ -39,6 +39,19 @@ class RoundComment(Frozen):
         return f"comment:{self.repo}#{self.number}"
 
 
+class CiComment(Frozen):
+    """The report of CI: one comment a pull request, edited in place from the first job to the last."""
+
+    kind: Literal["ci_comment"] = "ci_comment"
+    repo: str
+    number: int
+    body: str
+
+    @property
+    def key(self) -> str:
+        return f"ci:{self.repo}#{self.number}"
+
+
 class PlacedComment(Frozen):
     """An inline comment, and the place that it is about, as `path:line`: it may have to stand elsewhere."""
 
@@ -130,7 +143,7 @@ class Reaction(Frozen):
         return f"reaction:{self.repo}#{self.number}:{self.comment_id}"
 
 
-Effect = RoundComment | ReviewPost | CheckPost | ResolveThreads | Labels | Reply | Reaction
+Effect = RoundComment | CiComment | ReviewPost | CheckPost | ResolveThreads | Labels | Reply | Reaction
 
 _EFFECT: TypeAdapter[Effect] = TypeAdapter(Annotated[Effect, Field(discriminator="kind")])
 

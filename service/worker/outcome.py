@@ -11,7 +11,7 @@ from service.store.schema import work
 from service.worker.policy import posting_of, stored_policy
 from service.worker.station import REVIEW, Station
 
-EFFECTS = ("round_comment", "review", "check", "threads", "labels", "reply", "reaction")
+EFFECTS = ("round_comment", "ci_comment", "review", "check", "threads", "labels", "reply", "reaction")
 
 
 def put_effects(
