@@ -29,6 +29,7 @@ _SHOW_LIMIT = 1 * MIB
 _GREP_LIMIT = 8 * MIB
 _GREP_SECONDS = 20.0
 _DIFF_SECONDS = 300.0
+_ARCHIVE_SECONDS = 600.0
 
 # A name may hold a newline, so the records cannot be split at newlines.
 _GREP_RECORD = re.compile(rb"([^\0]*)\0(\d+)\0([^\n]*)\n")
@@ -181,6 +182,30 @@ class GitCheckout:
                 path.write_bytes(content)
             result = self._git.run("merge-file", "-p", *(str(path) for path in paths))
         return None if result.code else result.out
+
+    def tree_of(self, commit: str) -> str:
+        """The name of a commit's tree."""
+        return (
+            self._git.out("rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}").decode().strip()
+        )
+
+    def merge_tree(self, base: str) -> str | None:
+        """The tree that merging the head into the commit `base` gives; None on a conflict."""
+        result = self._git.run("merge-tree", "--write-tree", "--no-messages", base, self.head_sha)
+        if result.code > 1:
+            raise GitError(f"git cannot merge {self.head_sha[:12]} into {base[:12]}: {result.complaint}", "")
+        return None if result.code else result.out.decode().split()[0]
+
+    def archive(self, tree: str, to: Path) -> None:
+        """Writes all files of a commit or tree into a .tar.gz. Raises `GitError` where it cannot."""
+        result = self._git.run(
+            "archive", "--format=tar.gz", "-1", f"--output={to}", tree, timeout=_ARCHIVE_SECONDS
+        )
+        if result.code:
+            raise GitError(
+                f"git cannot write {tree[:12]} to {to}: {result.complaint}",
+                "check the disk, and fetch the files",
+            )
 
     def _tree(self, side: Side) -> dict[str, Node]:
         with self._lock:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from service.events.commands import parse_commands, says_phrase
+from ci_dispatch.said import says_phrase
+from service.events.commands import parse_commands
 from service.events.payloads import EVENTS, PayloadError, read_payload
 from service.events.permissions import Allowed, Refused, allowed
 from service.events.policy import ServerCaps, ServicePolicy, resolve

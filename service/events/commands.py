@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ci_dispatch.said import said_lines
 from reviewer.model import Frozen
-from service.events.lines import said_lines
 
 MAX_COMMANDS = 10
 
@@ -166,15 +166,6 @@ def written(command: Command | Invalid) -> str:
         case CiRun(jobs=jobs):
             return " ".join(("/ci run", *jobs))
     return f"/{command.kind.replace('_', ' ')}"
-
-
-def says_phrase(body: str, phrase: str) -> bool:
-    """Whether a line of plain text is the phrase and nothing else, in any case and spacing."""
-    words = phrase.casefold().split()
-    # The first look is cheap; most comments end here.
-    if not set(words) <= set(body.casefold().split()):
-        return False
-    return any(line.casefold().split() == words for line in said_lines(body))
 
 
 def _parse(line: str) -> Command | Invalid | None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ci_dispatch.policy import CiPolicy
+from ci_dispatch.said import says_phrase
 from reviewer.policy import POLICY_FILE
-from service.events.commands import parse_commands, says_phrase
+from service.events.commands import parse_commands
 from service.events.intents import (
     ButtonPressed,
     DraftChanged,

@@ -155,8 +155,11 @@ class Forge(Protocol):
         """Numbers of the open pull requests whose head is this commit, those from forks included."""
         ...
 
-    def checkout(self, pull: PullState) -> GitCheckout:
-        """Base and head with their history, fetched by commit; close it after use."""
+    def checkout(self, pull: PullState, *, whole: bool = False) -> GitCheckout:
+        """Base and head with their history, fetched by commit; close it after use.
+
+        `whole`: every file of both is there, not only what a review reads.
+        """
         ...
 
     def read_file(self, repo: str, ref: str, path: str) -> bytes | None:

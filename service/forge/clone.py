@@ -72,9 +72,9 @@ class Clone:
         self.source = source
         self._git = Git(place, place)
 
-    def fetch(self, name: str, base: str, head: str, budget: int) -> None:
+    def fetch(self, name: str, base: str, head: str, budget: int | None) -> None:
         """Both commits with their history, the contents of what differs between head and merge base, and about
-        `budget` bytes of what else the head holds.
+        `budget` bytes of what else the head holds; None fetches all contents of the three.
 
         Raises `Damaged` where the clone must be made anew, and `ForgeError` for what the remote refuses.
         """
@@ -85,7 +85,11 @@ class Clone:
         if found.code > 1:
             raise Damaged(f"git cannot find the merge base: {found.complaint}", "")
         if found.code == 0:
-            self._fetch_contents(found.out.decode().strip(), head, budget)
+            left = found.out.decode().strip()
+            if budget is None:
+                self._fetch_all(left, base, head)
+            else:
+                self._fetch_contents(left, head, budget)
 
     def _prepare(self) -> None:
         self.place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -125,6 +129,12 @@ class Clone:
                 break
             self._fetch_objects(batch)
             size = self._packed()
+        self._index()
+
+    def _fetch_all(self, *commits: str) -> None:
+        contents = map(self._contents, commits)
+        for batch in _split(self._missing(set[str]().union(*contents))):
+            self._fetch_objects(batch)
         self._index()
 
     def _fetch_objects(self, names: Sequence[str]) -> None:

@@ -37,10 +37,10 @@ class Clones:
         self._limit = limit
         self._content_budget = content_budget
 
-    def open(self, source: Source, name: str, base: str, head: str) -> GitCheckout:
+    def open(self, source: Source, name: str, base: str, head: str, *, whole: bool = False) -> GitCheckout:
         """The change from commit `base` to commit `head`, with all that a review reads fetched beforehand.
 
-        `name` tells the change from others of the repository. The clone stays for as long as something refers to the
+        `whole` fetches every file of both, and of their merge base. `name` tells the change from others of the repository. The clone stays for as long as something refers to the
         checkout.
         Raises `ForgeError` where the source does not give it, and `GitError` where there is nothing to compare.
         """
@@ -55,7 +55,7 @@ class Clones:
         try:
             os.utime(stamp)
             with _locked(place.with_suffix(".fetch"), fcntl.LOCK_EX):
-                self._fetch(Clone(place, source), name, base, head)
+                self._fetch(Clone(place, source), name, base, head, None if whole else self._content_budget)
             checkout = open_range(place, base, head)
         except BaseException:
             os.close(use)
@@ -64,9 +64,9 @@ class Clones:
         self._evict(place)
         return checkout
 
-    def _fetch(self, clone: Clone, name: str, base: str, head: str) -> None:
+    def _fetch(self, clone: Clone, name: str, base: str, head: str, budget: int | None) -> None:
         try:
-            clone.fetch(name, base, head, self._content_budget)
+            clone.fetch(name, base, head, budget)
         except Damaged as error:
             _log.warning("cloning %s anew: %s", clone.source.url, error)
         else:
@@ -74,7 +74,7 @@ class Clones:
         # Who reads it at this moment may fail; what it can read is no more to be relied on.
         shutil.rmtree(clone.place, ignore_errors=True)
         try:
-            clone.fetch(name, base, head, self._content_budget)
+            clone.fetch(name, base, head, budget)
         except Damaged as error:
             raise ForgeError(
                 f"{clone.source.url} cannot be cloned: {error.problem}",

@@ -63,7 +63,7 @@ class LocalForge(LocalPulls):
     def pulls_of(self, repo: str, sha: str) -> tuple[int, ...]:
         return tuple(pull.number for pull in self.open_pulls(repo) if pull.head_sha == sha)
 
-    def checkout(self, pull: PullState) -> GitCheckout:
+    def checkout(self, pull: PullState, *, whole: bool = False) -> GitCheckout:
         return self.repository(pull.repo).checkout(pull.base_sha, pull.head_sha)
 
     def read_file(self, repo: str, ref: str, path: str) -> bytes | None:

@@ -77,14 +77,14 @@ class GitHubForge:
         # GitHub's list of a commit's pull requests leaves out those from forks.
         return tuple(pull.number for pull in self.open_pulls(repo) if pull.head_sha == sha)
 
-    def checkout(self, pull: PullState) -> GitCheckout:
+    def checkout(self, pull: PullState, *, whole: bool = False) -> GitCheckout:
         source = Source(
             url=f"{self._git_url}/{pull.repo}.git",
             user="x-access-token",
             password=lambda: self._client.token(pull.repo),
         )
         try:
-            return self._clones.open(source, f"pull-{pull.number}", pull.base_sha, pull.head_sha)
+            return self._clones.open(source, f"pull-{pull.number}", pull.base_sha, pull.head_sha, whole=whole)
         except GitError as error:
             raise ForgeError(f"{pull.repo}#{pull.number}: {error.problem}", error.remedy) from error
         except OSError as error:

@@ -40,6 +40,19 @@ def test_a_review_reads_everything_of_the_head_without_the_network(
         assert len(hub.requests) == before
 
 
+def test_a_whole_checkout_has_every_file_of_base_and_head_whatever_the_budget(
+    clones: Clones, source: Source, repo: Repo, tmp_path: Path
+) -> None:
+    pull = pull_of(repo)
+    repo.push("main", {"later.py": "only on main\n"})
+    tip = repo.sha("main")
+    lean = Clones(tmp_path / "lean", 1 << 30, content_budget=0)
+    with lean.open(source, "pull-1", tip, pull.head_sha, whole=True) as checkout:
+        for commit in (tip, checkout.base_sha, checkout.head_sha):
+            checkout.archive(commit, tmp_path / "files.tar.gz")
+        assert checkout.merge_tree(tip) is not None
+
+
 def test_a_fork_is_fetched_by_its_commit_from_the_base_repository(
     clones: Clones, source: Source, repo: Repo, hub: GitHub
 ) -> None:

@@ -1,4 +1,4 @@
-"""Which lines of a comment its author says: not those quoted, shown as code or hidden."""
+"""What the author of a comment says: the lines that are not quoted, shown as code or hidden, and whether one is a phrase."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ def said_lines(body: str) -> Iterator[str]:
                     if piece.type == "html_inline":
                         depth = _hidden(depth, piece.content)
         in_paragraph = token.type == "paragraph_open" and token.level == 0
+
+
+def says_phrase(body: str, phrase: str) -> bool:
+    """Whether a line of plain text is the phrase and nothing else, in any case and spacing."""
+    words = phrase.casefold().split()
+    # The first look is cheap; most comments end here.
+    if not set(words) <= set(body.casefold().split()):
+        return False
+    return any(line.casefold().split() == words for line in said_lines(body))
 
 
 @cache
