@@ -138,6 +138,7 @@ class JobSpec(Frozen):
     memory_mb: int = Field(default=32_768, ge=64, description="memory of all its processes")
     disk_mb: int = Field(default=20_480, ge=16, description="bytes that it may write, in MiB")
     processes: int = Field(default=4_096, ge=8, le=65_536, description="processes and threads at a time")
+    cpus: int | None = Field(default=None, ge=1, le=4_096, description="processors' time; null takes the host's")
 
     @model_validator(mode="after")
     def _consistent(self) -> JobSpec:
@@ -211,7 +212,7 @@ class Inventory(Frozen):
 
 
 Ending = Literal[
-    "exited", "signalled", "timed_out", "cancelled", "memory", "disk", "log", "not_started", "lost"
+    "exited", "signalled", "timed_out", "cancelled", "memory", "disk", "log", "processes", "not_started", "lost"
 ]
 """How a step's processes ended: by themselves, or which limit the runner enforced."""
 
@@ -250,6 +251,7 @@ class Comparison(Frozen):
     other: int = Field(default=0, ge=0)
     differences: tuple[Difference, ...] = Field(default=(), description="the first ones")
     failures: tuple[str, ...] = Field(default=(), description="the first of failed and other, in words")
+    notes: tuple[str, ...] = Field(default=(), description="what differs and is no failure, such as versions")
 
     @property
     def passed(self) -> bool:
@@ -288,6 +290,7 @@ class Notice(Frozen):
     ]
     where: Literal["before", "during", "after"] = "during"
     gpu: str = Field(default="", description="UUID")
+    code: int | None = Field(default=None, description="the Xid's number")
     detail: str = Field(default="", max_length=2_000)
     after_seconds: float | None = Field(default=None, description="since the first step began")
 
@@ -328,7 +331,7 @@ class KpiVerdict(Frozen):
 
     name: KpiName
     unit: str = ""
-    head: float
+    head: float | None = Field(default=None, description="None where only the base has it")
     base: float | None = None
     ratio: float | None = None
     low: float | None = Field(default=None, description="of the 95 % interval of the ratio")

@@ -26,11 +26,15 @@ VERSION = 1
 
 
 class Registration(Frozen):
-    """A host that offers itself. A runner of the same name that is gone is replaced."""
+    """A host that offers itself. A runner of the same name that is gone is replaced.
+
+    `nonce` is the host's own, drawn once a registration: whoever asks again with it, since no answer came, is the same.
+    """
 
     version: int = VERSION
     name: JobName
     inventory: Inventory
+    nonce: str = Field(default="", max_length=64)
 
 
 class Registered(Frozen):

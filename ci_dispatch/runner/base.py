@@ -30,6 +30,8 @@ class Workplace:
         sandboxed: confine jobs with bubblewrap; without, they run in a process group of their own.
         log_bytes: the most of a job's log that is kept; a step that prints more is stopped.
         artifact_bytes: the most that a job's artifacts may have together.
+        readonly: folders of the host that jobs see beside the system's, at the same path, and cannot write.
+        grace_seconds: what a step has between SIGTERM and SIGKILL.
     """
 
     folder: Path
@@ -38,6 +40,8 @@ class Workplace:
     sandboxed: bool = True
     log_bytes: int = 64 << 20
     artifact_bytes: int = 512 << 20
+    readonly: tuple[Path, ...] = ()
+    grace_seconds: float = 10.0
 
 
 class Sources(Protocol):
