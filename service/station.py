@@ -32,6 +32,7 @@ def open_station(settings: ServerSettings, owner: str, ring: Callable[[str], obj
         public_url=settings.public_url,
         web_url=settings.web_url if settings.forge == "github" else "",
         app_id=settings.github_app_id,
+        data=settings.data,
     )
 
 

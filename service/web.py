@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from ci_dispatch.protocol import PREFIX
 from service.events import EVENTS
 from service.intake.app import create_app
 from service.intake.server import Server
@@ -11,11 +13,15 @@ from service.intake.settings import IntakeSettings
 from service.intake.sink import sink_into
 from service.queue.celery import Alarm, make_celery
 from service.queue.valkey import QueueError
+from service.runner_api.desk import Desk
+from service.runner_api.files import CiFiles
+from service.runner_api.limits import Limits
+from service.runner_api.router import make_router
 from service.settings import ServerSettings
 from service.store.database import Database
 from service.store.errors import StoreError
 from service.store.migrations import is_current
-from service.worker.station import QUICK_LANE
+from service.worker.station import CI_LANE, QUICK_LANE
 
 
 def run_web(settings: ServerSettings) -> None:
@@ -34,8 +40,14 @@ def run_web(settings: ServerSettings) -> None:
             raise QueueError("the queue does not take wake-ups", "check that it runs; the keeper rings again")
 
     checks = {"database": _schema_is_current(database), "queue": _queue_answers(settings.queue_url)}
-    app = create_app(intake, sink_into(database), checks, on_stored)
-    Server(app, settings.host, settings.port).run()
+
+    def on_jobs() -> None:
+        for lane in (CI_LANE, QUICK_LANE):
+            alarm.ring(lane)
+
+    desk = Desk(database, CiFiles(settings.data), on_jobs, Limits())
+    app = create_app(intake, sink_into(database), checks, on_stored, [partial(make_router, desk)])
+    Server(app, settings.host, settings.port, paced=(PREFIX,)).run()
 
 
 def _schema_is_current(database: Database) -> Callable[[], None]:

@@ -87,3 +87,43 @@ def webhook(out: Path | None, postgresql: str | None) -> None:
     click.echo(measured.render(figures))
     if out is not None:
         out.write_text(measured.render_json(figures) + "\n")
+
+
+@bench.command()
+@click.option(
+    "--jobs", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Jobs that come."
+)
+@click.option("--hosts", type=click.IntRange(1, 1000), default=8, show_default=True, help="Hosts of 8 GPUs.")
+@click.option(
+    "--fill",
+    type=click.FloatRange(0.01, 10),
+    default=0.9,
+    show_default=True,
+    help="What they ask for, as a part of all GPUs.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="How often, with other jobs."
+)
+@click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures here as JSON.")
+def lease(jobs: int, hosts: int, fill: float, seeds: int, out: Path | None) -> None:
+    """Simulate leases of GPUs beside fixed labels and first come, first served; time a decision."""
+    import service.bench.lease as measured
+
+    figures = measured.run(jobs, hosts, fill, seeds)
+    click.echo(measured.render(figures))
+    if out is not None:
+        out.write_text(measured.render_json(figures) + "\n")
+
+
+@bench.command()
+@click.option("--runners", type=click.IntRange(1), default=200, show_default=True)
+@click.option("--jobs", type=click.IntRange(1), default=2000, show_default=True)
+@click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures here as JSON.")
+def ci(runners: int, jobs: int, out: Path | None) -> None:
+    """What deciding costs and how soon a runner has its job, with many of both, over HTTP."""
+    import service.bench.ci as measured
+
+    figures = measured.run(runners, jobs)
+    click.echo(measured.render(figures))
+    if out is not None:
+        out.write_text(measured.render_json(figures) + "\n")

@@ -21,6 +21,10 @@ _COMMANDS = {
     "valkey": ("service.cli.serve", ""),
     "web": ("service.cli.serve", "Run its web process alone."),
     "worker": ("service.cli.serve", "Run its workers and keeper alone."),
+    "ci": ("service.cli.ci", "CI jobs without a service: run them here, see their report."),
+    "runner": ("service.cli.runner", "Offer this host's GPUs to a service and run its CI jobs."),
+    "runners": ("service.cli.runners", "The hosts that run CI jobs: list, drain, quarantine a GPU."),
+    "runner-token": ("service.cli.runners", "Make a token with which a host registers."),
     "replay": ("service.cli.serve", "Process a stored delivery again."),
     "doctor": ("service.cli.doctor", "Check the service's set-up and say what to do."),
     "backup": ("service.cli.backup", "Copy the service's database while it runs."),
@@ -41,7 +45,9 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        command: click.Command = getattr(
+            importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name.replace("-", "_")
+        )
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

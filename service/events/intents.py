@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
@@ -26,13 +27,15 @@ class ReviewRequested(Frozen):
 
 
 class HeadChanged(Frozen):
-    """The head as of now. Work on any other head is stale; `supersedes` is the one pushed over, where known."""
+    """The head as of now. Work on any other head is stale; `supersedes` is the one pushed over, where known, and `at` the
+    forge's own time of it."""
 
     kind: Literal["head_changed"] = "head_changed"
     repo: str
     number: int
     head_sha: str
     supersedes: str | None = None
+    at: datetime | None = None
 
 
 class DraftChanged(Frozen):

@@ -5,6 +5,7 @@ Each class is what one group of actions must carry; everything more is let pass.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -82,6 +83,7 @@ class Pull(_Read):
     draft: bool = False
     merged: bool | None = None
     labels: tuple[Label, ...] = ()
+    updated_at: datetime | None = None
 
 
 class PullReference(_Read):

@@ -138,9 +138,6 @@ class Replies:
         hint, help_ = code_span(command.hint), code_span("/help")
         return self._text(command.problem, hint=hint, help=help_, n=MAX_COMMANDS)
 
-    def ci_off(self) -> str:
-        return self._text("ci_off")
-
     def help(self, rights: Rights) -> str:
         """The table of commands, with the permission that each asks for."""
         heads = [self._text(key) for key in ("help_command", "help_does", "help_who")]

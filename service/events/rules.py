@@ -110,11 +110,12 @@ def _pull(payload: PullEvent, context: Context) -> tuple[Intent, ...]:
             return Ignored(reason=why)
         return ReviewRequested(repo=repo, number=number, head_sha=sha, reason=reason, debounce=debounce)
 
+    head = HeadChanged(repo=repo, number=number, head_sha=sha, at=payload.pull_request.updated_at)
     match payload.action:
         case "opened":
-            return HeadChanged(repo=repo, number=number, head_sha=sha), request("opened")
+            return head, request("opened")
         case "reopened":
-            return HeadChanged(repo=repo, number=number, head_sha=sha), request("reopened")
+            return head, request("reopened")
         case "ready_for_review":
             return DraftChanged(repo=repo, number=number, draft=False), request("ready")
         case "converted_to_draft":
@@ -123,8 +124,7 @@ def _pull(payload: PullEvent, context: Context) -> tuple[Intent, ...]:
             return (PullClosed(repo=repo, number=number, merged=bool(payload.pull_request.merged)),)
     match payload:
         case PullPushed(before=before):
-            head = HeadChanged(repo=repo, number=number, head_sha=sha, supersedes=before)
-            return head, request("pushed", debounce=True)
+            return head.model_copy(update={"supersedes": before}), request("pushed", debounce=True)
         case PullEdited():
             if payload.changes.base is None:
                 return (Ignored(reason="the base is the same as before"),)

@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import IntEnum
 from typing import Literal, Protocol
 
+from ci_dispatch.native import WorkflowRun
 from reviewer.checkout.snapshot import GitCheckout
 from reviewer.errors import ReviewError
 from reviewer.report.check import Annotation
@@ -22,6 +23,7 @@ Conclusion = Literal["success", "failure", "action_required", "neutral", "cancel
 ReviewEvent = Literal["COMMENT", "REQUEST_CHANGES", "APPROVE"]
 ReviewState = Literal["APPROVED", "CHANGES_REQUESTED", "COMMENTED", "DISMISSED", "PENDING"]
 Reaction = Literal["+1", "-1", "eyes", "rocket", "confused"]
+MergeMethod = Literal["merge", "squash", "rebase"]
 
 
 class ForgeError(ReviewError):
@@ -100,6 +102,14 @@ class Review:
     body: str
     commit: str
     submitted_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """Ids of the comments on the conversation, and of the reviews, whose text was changed, by whomever."""
+
+    comments: frozenset[int]
+    reviews: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +233,45 @@ class Forge(Protocol):
     def create_check(self, repo: str, check: Check) -> int: ...
 
     def update_check(self, repo: str, check_id: int, check: Check) -> bool: ...
+
+    # CI: what its gate and a merge ask for, and the forge's own workflows
+
+    def edited(self, repo: str, number: int) -> Edited:
+        """Exact where `Comment.updated_at` is not: GitHub's times are whole seconds."""
+        ...
+
+    def push_seen(self, repo: str, head_sha: str, branch: str) -> datetime | None:
+        """When the forge made its check suite for a commit, None where it made none, or for another branch than this
+        one of the head: a commit that was pushed elsewhere before has an older one."""
+        ...
+
+    def mergeable(self, repo: str, number: int) -> bool | None:
+        """False where the head conflicts with its base; None while the forge does not know yet, or it is closed."""
+        ...
+
+    def merge(self, repo: str, number: int, head_sha: str, method: MergeMethod) -> str:
+        """The commit that the merge made. Nothing is merged but this head.
+
+        Raises `ForgeError` with status 409 where the head is another one by now, and 405 where it cannot be merged, with
+        `retry_after` where only the base moved meanwhile.
+        """
+        ...
+
+    def workflow_runs(self, repo: str, head_sha: str) -> Iterator[WorkflowRun]:
+        """All runs for a commit, whatever started them, the newest first."""
+        ...
+
+    def rerun_workflow(self, repo: str, run_id: int, failed_only: bool) -> None:
+        """Runs all jobs again, or those that failed.
+
+        Raises `ForgeError` with status 409 where the run is active, and 403 where it cannot be run again: with
+        `retry_after` unless a permission is missing.
+        """
+        ...
+
+    def approve_workflow(self, repo: str, run_id: int) -> None:
+        """Lets the run of a fork's first contributor begin. Raises as `rerun_workflow`."""
+        ...
 
     # Deliveries
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
+from ci_dispatch.native import WorkflowRun
 from reviewer.checkout.snapshot import GitCheckout
 from reviewer.model import Side
 from reviewer.report.inline import InlineComment
@@ -18,6 +19,7 @@ from service.forge import local_tables as tables
 from service.forge.base import (
     Check,
     Comment,
+    Edited,
     ForgeError,
     PullState,
     Reaction,
@@ -134,7 +136,13 @@ class LocalForge(LocalPulls):
 
     def edit_review(self, repo: str, number: int, review_id: int, body: str) -> bool:
         check_body(body)
-        return self._update(tables.reviews, review_id, body=body)
+        with self._database.write() as connection:
+            change = sa.update(tables.reviews).where(tables.reviews.c.id == review_id).values(body=body)
+            if not connection.execute(change).rowcount:
+                return False
+            values = {"review_id": review_id}
+            connection.execute(insert(connection, tables.edited_reviews, values).on_conflict_do_nothing())
+            return True
 
     def dismiss_review(self, repo: str, number: int, review_id: int, message: str) -> bool:
         return self._update(tables.reviews, review_id, state="DISMISSED")
@@ -267,6 +275,29 @@ class LocalForge(LocalPulls):
             )
             return tuple(_CHECK.validate_python(row.shown) for row in rows)
 
+    # CI: there is no workflow but ours, and every push is received.
+
+    def edited(self, repo: str, number: int) -> Edited:
+        comments = self._rows(tables.comments, repo, number)
+        known = sa.select(tables.edited_reviews.c.review_id)
+        reviews = self._rows(tables.reviews, repo, number, tables.reviews.c.id.in_(known))
+        return Edited(
+            comments=frozenset(row.id for row in comments if row.updated_at != row.created_at),
+            reviews=frozenset(row.id for row in reviews),
+        )
+
+    def push_seen(self, repo: str, head_sha: str, branch: str) -> datetime | None:
+        return None
+
+    def workflow_runs(self, repo: str, head_sha: str) -> Iterator[WorkflowRun]:
+        return iter(())
+
+    def rerun_workflow(self, repo: str, run_id: int, failed_only: bool) -> None:
+        raise _no_run(repo, run_id)
+
+    def approve_workflow(self, repo: str, run_id: int) -> None:
+        raise _no_run(repo, run_id)
+
     # Deliveries: nothing is sent, so nothing is lost on the way.
 
     def failed_deliveries(self, since: datetime) -> Iterator[str]:
@@ -313,6 +344,10 @@ class LocalForge(LocalPulls):
 
 def _comment(row: sa.Row[Any]) -> Comment:
     return Comment(row.id, user(row.author), row.body, row.created_at, row.updated_at)
+
+
+def _no_run(repo: str, run_id: int) -> ForgeError:
+    return ForgeError(f"{repo} is local and has no workflow run {run_id}", "set ci.mode: runner", status=404)
 
 
 def _check_check(check: Check) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from service.forge.base import Comment, PullState, User
+from service.forge.base import Comment, PullState, Review, User
 
 PullAction = Literal["opened", "reopened", "synchronize", "closed", "ready_for_review", "converted_to_draft"]
 
@@ -34,6 +34,24 @@ def comment_event(pull: PullState, comment: Comment) -> dict[str, Any]:
         },
         "repository": _repository(pull),
         "sender": _account(comment.author),
+    }
+
+
+def review_event(pull: PullState, review: Review) -> dict[str, Any]:
+    """The payload of a `pull_request_review` event for a review that was submitted."""
+    return {
+        "action": "submitted",
+        "review": {
+            "id": review.id,
+            "user": _account(review.author),
+            "state": review.state.lower(),
+            "body": review.body,
+            "commit_id": review.commit,
+            "submitted_at": review.submitted_at.isoformat(),
+        },
+        "pull_request": _pull(pull),
+        "repository": _repository(pull),
+        "sender": _account(review.author),
     }
 
 

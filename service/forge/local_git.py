@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from reviewer.checkout.repository import locate, resolve
 from reviewer.checkout.snapshot import GitCheckout, open_range
@@ -11,6 +13,7 @@ from reviewer.diff import Diff, FileDiff, parse
 from reviewer.errors import GitError
 from reviewer.model import Side
 from reviewer.report.inline import InlineComment
+from service.forge import local_merge
 
 _FILE_LIMIT = 16 << 20
 _PATCH_LIMIT = 64 << 20
@@ -59,6 +62,28 @@ class LocalRepository:
     def subject(self, commit: str) -> str:
         said = self._repository.git.out("log", "--max-count=1", "--format=%s", commit, "--")
         return said.decode("utf-8", "replace").strip()
+
+    def conflicts(self, base: str, head: str) -> bool:
+        return local_merge.conflicts(self._repository, base, head)
+
+    def merge(
+        self,
+        branch: str,
+        base: str,
+        head: str,
+        method: Literal["merge", "squash"],
+        message: str,
+        author: str,
+        when: datetime,
+    ) -> str:
+        """Merges `head` into the branch, which must stand at `base`; gives the commit at its end.
+
+        Raises `local_merge.Conflict`, and `ForgeError` where the branch cannot be moved.
+        """
+        made = local_merge.make_merge(self._repository, base, head, method, message, author, when)
+        if made != base:
+            local_merge.advance(self._repository, branch, base, made)
+        return made
 
     def changed_since(self, commit: str, head: str, path: str, lines: range) -> bool:
         """Whether the commits from `commit` to `head` touched these lines (numbered as in `commit`)."""

@@ -9,11 +9,13 @@ from typing import Any, Literal, Self
 
 import sqlalchemy as sa
 
+from reviewer.errors import GitError
 from reviewer.report.escape import PRODUCT
 from reviewer.report.limit import COMMENT_LIMIT, size
 from service.forge import local_tables as tables
-from service.forge.base import ForgeError, Permission, PullState, User
+from service.forge.base import ForgeError, MergeMethod, Permission, PullState, User
 from service.forge.local_git import LocalRepository
+from service.forge.local_merge import Conflict
 from service.store.database import Database
 from service.store.dialect import insert
 from service.store.types import Clock, utc_now
@@ -119,6 +121,47 @@ class LocalPulls:
             connection.execute(change.values(head_sha=pull.head_sha, **values))
         return self.pull(repo, number)
 
+    def mergeable(self, repo: str, number: int) -> bool | None:
+        pull = self.pull(repo, number)
+        if pull.state != "open":
+            return None
+        return not self.repository(repo).conflicts(pull.base_sha, pull.head_sha)
+
+    def merge(self, repo: str, number: int, head_sha: str, method: MergeMethod) -> str:
+        """A merge whose record was lost is found: what the base has already is merged as it stands."""
+        pull = self.pull(repo, number)
+        name = f"{repo}#{number}"
+        if pull.head_sha != head_sha:
+            raise ForgeError(
+                f"the head of {name} is no longer {head_sha[:12]}", "look at it again", status=409
+            )
+        if pull.state != "open" or pull.draft:
+            is_what = "a draft" if pull.state == "open" else "closed"
+            raise ForgeError(f"{name} is {is_what}", "", status=405)
+        if method == "rebase":
+            raise ForgeError(
+                f"{name}: the local forge rebases nothing", "set ci.merge.method: squash or merge", status=405
+            )
+        title = " ".join(pull.title.split())
+        message = f"{title} (#{number})" if method == "squash" else f"Merge pull request #{number}: {title}"
+        now = self._clock()
+        try:
+            made = self.repository(repo).merge(
+                pull.base_ref, pull.base_sha, head_sha, method, message, self._login, now
+            )
+        except Conflict as error:
+            raise ForgeError(f"{name} conflicts with {pull.base_ref}", "rebase it", status=405) from error
+        except GitError as error:
+            raise ForgeError(f"{name} cannot be merged: {error.problem}", error.remedy) from error
+        with self._database.write() as connection:
+            row = {"repo": repo, "number": number, "commit": made, "merged_at": now}
+            connection.execute(insert(connection, tables.merges, row).on_conflict_do_nothing())
+            closed = sa.update(tables.pulls).where(
+                tables.pulls.c.repo == repo, tables.pulls.c.number == number
+            )
+            connection.execute(closed.values(state="closed", head_sha=head_sha))
+        return made
+
     def grant(self, repo: str, login: str, permission: Permission) -> None:
         values = {"repo": repo, "login": login.lower(), "permission": int(permission)}
         with self._database.write() as connection:
@@ -166,9 +209,16 @@ class LocalPulls:
             base_sha=base_sha,
             draft=row.draft,
             state=row.state,
-            merged=not is_open and base is not None and repository.reaches(base, head_sha),
+            merged=not is_open
+            and (self._has_merged(row) or (base is not None and repository.reaches(base, head_sha))),
             labels=tuple(row.labels),
         )
+
+    def _has_merged(self, row: sa.Row[Any]) -> bool:
+        merges = tables.merges.c
+        known = sa.select(merges.id).where(merges.repo == row.repo, merges.number == row.number)
+        with self._database.read() as connection:
+            return connection.execute(known).first() is not None
 
     def pull_row(self, connection: sa.Connection, repo: str, number: int) -> sa.Row[Any]:
         self.repository(repo)

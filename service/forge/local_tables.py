@@ -73,6 +73,23 @@ reviews = _table(
     sa.Index("ix_local_reviews_pull", "repo", "number"),
 )
 
+# What a forge knows exactly: a time that is equal may hide an edit.
+edited_reviews = _table(
+    "edited_reviews",
+    id_column(),
+    sa.Column("review_id", BigId, nullable=False, unique=True),
+)
+
+# A merge by squash leaves the head outside of its base.
+merges = _table(
+    "merges",
+    id_column(),
+    *_on_pull(),
+    words("commit"),
+    _moment("merged_at"),
+    sa.UniqueConstraint("repo", "number"),
+)
+
 # A thread is an inline comment that answers none (`thread` is 0), with those that answer it.
 inline = _table(
     "inline_comments",

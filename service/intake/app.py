@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.types import Lifespan, Receive, Scope, Send
 
 from service.intake.description import WEBHOOK
@@ -22,6 +22,9 @@ from service.intake.sink import Sink
 from service.intake.wakeups import OnStored, Wakeups
 from service.intake.webhook import PATH, Webhook
 from service.intake.writer import Writer
+
+# Routes of another room, made with the registry for their metrics.
+Part = Callable[[CollectorRegistry], APIRouter]
 
 # A proxy on this machine makes every client look local, so a forwarded request never counts as one.
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
@@ -47,7 +50,11 @@ class _Application(FastAPI):
 
 
 def create_app(
-    settings: IntakeSettings, sink: Sink, checks: Mapping[str, Check], on_stored: OnStored
+    settings: IntakeSettings,
+    sink: Sink,
+    checks: Mapping[str, Check],
+    on_stored: OnStored,
+    parts: Sequence[Part] = (),
 ) -> FastAPI:
     """The application, to be run in one process; `sink` is called from one thread of it.
 
@@ -69,6 +76,10 @@ def create_app(
         readiness.close()
 
     app = _Application(Webhook(settings, writer, metrics), lifespan)
+    # Called when the server begins to end: what would keep it waiting gives up then.
+    app.state.endings = []
+    for part in parts:
+        app.include_router(part(metrics.registry))
 
     @app.get("/healthz", summary="The process answers")
     async def healthz() -> dict[str, str]:

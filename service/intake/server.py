@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -20,10 +22,19 @@ class Server(uvicorn.Server):
     """Serves one application in this process; `run()` blocks until SIGTERM or SIGINT, then drains.
 
     uvicorn waits for ever for the rest of a request. Here a connection is closed when, for `patience` seconds, it
-    was the client's turn: to send a request, or the rest of one.
+    was the client's turn: to send a request, or the rest of one. Handlers below the paths of `paced` time the
+    bodies of their requests themselves, which may be large.
     """
 
-    def __init__(self, app: FastAPI, host: str, port: int, *, patience: float = _PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        host: str,
+        port: int,
+        *,
+        patience: float = _PATIENCE_SECONDS,
+        paced: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -41,7 +52,9 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=_DRAIN_SECONDS,
             )
         )
+        self._endings: list[Callable[[], None]] = app.state.endings
         self._patience = patience
+        self._paced = paced
         # By connection whose client's turn it is: its latest request, and since when.
         self._waiting: dict[Any, tuple[object, float]] = {}
 
@@ -50,11 +63,16 @@ class Server(uvicorn.Server):
             self._cut_off(time.monotonic())
         return await super().on_tick(counter)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for end in self._endings:
+            end()
+        await super().shutdown(sockets)
+
     def _cut_off(self, now: float) -> None:
         waiting: dict[Any, tuple[object, float]] = {}
         for connection in self.server_state.connections:
             request = connection.cycle if isinstance(connection, HttpToolsProtocol) else None
-            if request is not None and not request.response_complete and not request.more_body:
+            if request is not None and not request.response_complete and self._is_ours(request):
                 continue
             latest, since = self._waiting.get(connection, (request, now))
             if latest is not request:
@@ -63,3 +81,7 @@ class Server(uvicorn.Server):
             if now - since > self._patience:
                 connection.transport.abort()
         self._waiting = waiting
+
+    def _is_ours(self, request: Any) -> bool:
+        """Whether it is our turn, or that of a handler that looks after its client."""
+        return not request.more_body or bool(request.scope["path"].startswith(self._paced))

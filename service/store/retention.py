@@ -9,8 +9,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from service.store.ci_tables import kpis, runs, tokens
 from service.store.database import Database
-from service.store.schema import audit, budgets, deliveries, effects, outbox, pulls, rep_outputs, rounds, work
+from service.store.schema import (
+    audit,
+    budgets,
+    deliveries,
+    effects,
+    heads,
+    outbox,
+    pulls,
+    rep_outputs,
+    rounds,
+    work,
+)
 
 # One batch holds SQLite's write lock for some milliseconds.
 _BATCH = 200
@@ -24,6 +36,7 @@ class Keep:
     deliveries: timedelta = timedelta(days=90)
     completions: timedelta = timedelta(days=14)
     work: timedelta = timedelta(days=30)
+    ci: timedelta = timedelta(days=90)
     pulls: timedelta = timedelta(days=365)
     records: timedelta = timedelta(days=730)
 
@@ -53,6 +66,11 @@ def _old_rows(now: datetime, keep: Keep) -> Iterator[tuple[str, sa.Table, sa.Col
     unsent = sa.select(outbox.c.pull_id).where(outbox.c.finished_at.is_(None), outbox.c.pull_id.is_not(None))
     closed = sa.and_(pulls.c.state == "closed", pulls.c.updated_at < now - keep.pulls)
     yield "pulls", pulls, sa.and_(closed, pulls.c.id.not_in(unsent))
+    yield "heads", heads, heads.c.at < now - keep.records
+    # A run takes its jobs and their leases along; its numbers stay.
+    yield "ci_runs", runs, runs.c.finished_at < now - keep.ci
+    yield "ci_tokens", tokens, tokens.c.expires_at < now - keep.work
+    yield "ci_kpis", kpis, kpis.c.at < now - keep.records
     yield "audit", audit, audit.c.at < now - keep.records
     yield "budgets", budgets, budgets.c.day < (now - keep.records).date()
 

@@ -110,6 +110,18 @@ pulls = make_table(
     sa.Index("ix_pulls_updated", "state", "updated_at"),
 )
 
+heads = make_table(
+    "heads",
+    id_column(),
+    words("forge"),
+    words("repo"),
+    sa.Column("number", sa.Integer, nullable=False),
+    words("before"),
+    words("sha"),
+    sa.Column("at", Utc, nullable=False, index=True),
+    sa.UniqueConstraint("forge", "repo", "number", "before", "sha"),
+)
+
 rounds = make_table(
     "rounds",
     id_column(),

@@ -8,7 +8,19 @@ import sqlalchemy as sa
 
 from reviewer.ledger import Ledger
 from reviewer.model import ReportedFinding, State
-from service.events.commands import Command, Dismiss, Explain, Help, Invalid, Reopen, Review
+from service.events.commands import (
+    CiCancel,
+    CiRetry,
+    CiRun,
+    CiStatus,
+    Command,
+    Dismiss,
+    Explain,
+    Help,
+    Invalid,
+    Reopen,
+    Review,
+)
 from service.events.intents import RunCommand
 from service.events.permissions import Refused, allowed
 from service.events.replies import Replies
@@ -18,9 +30,10 @@ from service.publisher.effects import Effect, Reaction, Reply
 from service.publisher.publication import effects_of
 from service.store import audit, pulls
 from service.store.work import WorkClaim
+from service.worker.ci import commands as ci
 from service.worker.intake import request_review
 from service.worker.outcome import put_effects
-from service.worker.policy import posting_of, stored_policy
+from service.worker.policy import known_policy, posting_of, stored_policy
 from service.worker.station import REPUBLISH, Station
 
 
@@ -31,6 +44,7 @@ class _Run:
     station: Station
     connection: sa.Connection
     state: PullState
+    known: Policy | None
     policy: Policy
     permission: Permission
     replies: Replies
@@ -74,8 +88,10 @@ class _Run:
                 return replies.help(self.policy.service.permissions)
             case Dismiss() | Reopen() | Explain() if finding is not None:
                 return self._about(finding, command, intent.author.login)
+            case CiRun() | CiRetry() | CiCancel() | CiStatus():
+                return ci.answer(self.station, self.connection, intent, self.state, self.pull, self.known)
             case _:
-                return replies.ci_off()
+                raise TypeError(f"no answer to {type(command).__name__}")
 
     def _about(self, finding: ReportedFinding, command: Dismiss | Reopen | Explain, author: str) -> str:
         replies = self.replies
@@ -123,10 +139,11 @@ def run_command(station: Station, claim: WorkClaim) -> None:
     with station.database.write() as connection:
         claim.guard(connection)
         pull = pulls.remember(connection, station.forge_name, state, station.clock())
-        policy = stored_policy(connection, station.forge_name, first.repo, first.number)
+        known = known_policy(connection, station.forge_name, first.repo, first.number)
+        policy = known or Policy()
         replies = Replies(policy.review.language, (policy.ci.gate.phrase,))
         ledger = pulls.ledger(connection, pull)
-        run = _Run(station, connection, state, policy, permission, replies, pull, ledger)
+        run = _Run(station, connection, state, known, policy, permission, replies, pull, ledger)
         for intent in intents:
             run.run(intent)
         effects: list[Effect] = []

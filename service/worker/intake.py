@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import sqlalchemy as sa
 
@@ -13,9 +14,12 @@ from service.events.intents import (
     Ignored,
     InstallationChanged,
     Intent,
+    PhraseSaid,
     PullClosed,
     Recheck,
+    ReviewDismissed,
     ReviewRequested,
+    ReviewSubmitted,
     RunCommand,
 )
 from service.events.payloads import (
@@ -30,11 +34,13 @@ from service.events.payloads import (
     read_payload,
 )
 from service.events.rules import Context, decide
-from service.store import audit, deliveries
+from service.policy import Policy
+from service.store import audit, deliveries, heads
 from service.store.deliveries import DeliveryState
 from service.store.lease import State
+from service.worker.ci import triggers as ci
 from service.worker.outcome import close_check
-from service.worker.policy import stored_policy
+from service.worker.policy import known_policy
 from service.worker.station import COMMAND, RECHECK, REVIEW, Station
 
 
@@ -58,9 +64,11 @@ def process(station: Station, delivery_id: int) -> bool:
         if isinstance(payload, PayloadError):
             deliveries.settle(connection, delivery_id, DeliveryState.FAILED, now, error=str(payload))
             return True
-        policy = stored_policy(connection, station.forge_name, repo, number).service
-        intents = decide(payload, Context(me=me, app_id=station.app_id, policy=policy))
-        queue(station, connection, intents, debounce=policy.triggers.debounce_seconds)
+        known = known_policy(connection, station.forge_name, repo, number)
+        policy, ci = (known or Policy()).service, None if known is None else known.ci
+        intents = decide(payload, Context(me=me, app_id=station.app_id, policy=policy, ci=ci))
+        seen = delivery.received_at
+        queue(station, connection, intents, seen=seen, debounce=policy.triggers.debounce_seconds)
         ignored = [intent.reason for intent in intents if isinstance(intent, Ignored)]
         state = DeliveryState.IGNORED if len(ignored) == len(intents) else DeliveryState.DONE
         deliveries.settle(connection, delivery_id, state, now, repo=repo, error="; ".join(ignored))
@@ -81,12 +89,18 @@ def _place(payload: Payload | PayloadError) -> tuple[str, int | None]:
 
 
 def queue(
-    station: Station, connection: sa.Connection, intents: Sequence[Intent], *, debounce: float = 0.0
+    station: Station,
+    connection: sa.Connection,
+    intents: Sequence[Intent],
+    *,
+    seen: datetime,
+    debounce: float = 0.0,
 ) -> None:
-    """Queues what a delivery asks for. What concerns a comment happens once, whichever delivery brings it."""
+    """Queues what a delivery that came at `seen` asks for. What concerns a comment happens once, whichever delivery
+    brings it."""
     for intent in intents:
         if not isinstance(intent, RunCommand):
-            _apply(station, connection, intent, debounce)
+            _apply(station, connection, intent, seen, debounce)
     commands = [intent for intent in intents if isinstance(intent, RunCommand)]
     if commands:
         first = commands[0]
@@ -96,14 +110,24 @@ def queue(
             station.work.put(connection, COMMAND, subject, payload)
 
 
-def _apply(station: Station, connection: sa.Connection, intent: Intent, debounce: float) -> None:
+def _apply(
+    station: Station, connection: sa.Connection, intent: Intent, seen: datetime, debounce: float
+) -> None:
     match intent:
         case ReviewRequested(repo=repo, number=number):
             delay = debounce if intent.debounce else 0.0
             request_review(station, connection, repo, number, full=intent.full, delay=delay)
-        case HeadChanged(repo=repo, number=number):
-            station.work.abort(connection, REVIEW, f"{repo}#{number}", f"{intent.head_sha[:12]} was pushed")
+        case HeadChanged(repo=repo, number=number, head_sha=sha):
+            # The later of the two clocks: whichever is behind, a comment from before the push must not count.
+            at = max(seen, intent.at or seen)
+            before = intent.supersedes or ""
+            heads.record(connection, station.forge_name, repo, number, sha, at, before=before)
+            ci.follow(station, connection, repo, number)
+            station.work.abort(connection, REVIEW, f"{repo}#{number}", f"{sha[:12]} was pushed")
+        case PhraseSaid() | ReviewSubmitted() | ReviewDismissed():
+            ci.consider(station, connection, intent)
         case PullClosed(repo=repo, number=number):
+            ci.stop(station, connection, repo, number)
             if station.work.supersede(connection, REVIEW, f"{repo}#{number}", "the pull request was closed"):
                 close_check(station, connection, repo, number)
         case DraftChanged(repo=repo, number=number, draft=True):

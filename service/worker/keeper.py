@@ -6,8 +6,9 @@ import logging
 
 from service.store import deliveries
 from service.store.lease import State
+from service.worker.ci.progress import refresh
 from service.worker.outcome import EFFECTS, on_death
-from service.worker.station import QUICK, QUICK_LANE, REVIEW, REVIEW_LANE, Station
+from service.worker.station import CI, CI_LANE, QUICK, QUICK_LANE, REVIEW, REVIEW_LANE, Station
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ def tend(station: Station) -> None:
                     on_death(
                         station, connection, leases.table, row.id, row.kind, "its worker died every time"
                     )
+        refresh(station, connection, station.clock())
     with station.database.read() as connection:
         quick = (
             deliveries.received(connection, 1)
@@ -31,7 +33,10 @@ def tend(station: Station) -> None:
             or station.outbox.due(connection, EFFECTS, 1)
         )
         review = station.work.due(connection, (REVIEW,), 1)
+        ci = station.work.due(connection, CI, 1)
     if quick:
         station.ring(QUICK_LANE)
     if review:
         station.ring(REVIEW_LANE)
+    if ci:
+        station.ring(CI_LANE)

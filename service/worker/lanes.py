@@ -19,6 +19,11 @@ from service.store.lease import Claim, Leases, State
 from service.store.outbox import OutboxClaim
 from service.worker.outcome import EFFECTS, on_death
 from service.worker.station import (
+    CI,
+    CI_GATE,
+    CI_LANE,
+    CI_PROGRESS,
+    CI_RESULT,
     COMMAND,
     QUICK,
     QUICK_LANE,
@@ -34,11 +39,13 @@ log = logging.getLogger(__name__)
 
 def work_off(station: Station, lane: str) -> int:
     """Does all that is due in a lane and returns how much that was."""
-    steps: tuple[Callable[[Station], bool], ...] = (_review,)
-    if lane == QUICK_LANE:
-        steps = (_delivery, _quick, _effect)
+    steps: dict[str, tuple[Callable[[Station], bool], ...]] = {
+        QUICK_LANE: (_delivery, _quick, _effect),
+        REVIEW_LANE: (_review,),
+        CI_LANE: (_ci,),
+    }
     done = 0
-    while any(step(station) for step in steps):
+    while any(step(station) for step in steps[lane]):
         done += 1
     return done
 
@@ -56,14 +63,21 @@ def _delivery(station: Station) -> bool:
             log.warning("delivery %s has to wait: %s", delivery_id, error)
     if settled:
         station.ring(REVIEW_LANE)
+        station.ring(CI_LANE)
     return settled > 0
 
 
 def _quick(station: Station) -> bool:
+    from service.worker.ci.progress import publish_progress
     from service.worker.commands import republish, run_command
     from service.worker.recheck import run_recheck
 
-    handlers = {COMMAND: run_command, RECHECK: run_recheck, REPUBLISH: republish}
+    handlers = {
+        COMMAND: run_command,
+        RECHECK: run_recheck,
+        REPUBLISH: republish,
+        CI_PROGRESS: publish_progress,
+    }
     with station.database.write() as connection:
         claim = station.work.claim(connection, QUICK, station.owner, station.lease_seconds)
     if claim is None:
@@ -80,6 +94,20 @@ def _review(station: Station) -> bool:
     if claim is None:
         return False
     _attempt(station, station.work, claim, lambda lost: run_review(station, claim, lost))
+    station.ring(QUICK_LANE)
+    return True
+
+
+def _ci(station: Station) -> bool:
+    from service.worker.ci.gate import run_gate
+    from service.worker.ci.results import run_result
+
+    handlers = {CI_GATE: run_gate, CI_RESULT: run_result}
+    with station.database.write() as connection:
+        claim = station.work.claim(connection, CI, station.owner, station.lease_seconds)
+    if claim is None:
+        return False
+    _attempt(station, station.work, claim, lambda _: handlers[claim.kind](station, claim))
     station.ring(QUICK_LANE)
     return True
 

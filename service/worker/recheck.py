@@ -1,4 +1,4 @@
-"""Buttons and re-requested checks: who pressed may start a round, for the pull requests with that head."""
+"""Buttons and re-requested checks: who pressed may start a round or a job, for the pull requests with that head."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from service.events.intents import ButtonPressed, Recheck, read_intent
 from service.events.permissions import Allowed, allowed
 from service.publisher.effects import CHECK_NAME
 from service.publisher.publication import FULL_REVIEW
+from service.store import pulls
 from service.store.work import WorkClaim
+from service.worker.ci.buttons import press
 from service.worker.intake import request_review
 from service.worker.policy import stored_policy
 from service.worker.station import Station
 
 
 def run_recheck(station: Station, claim: WorkClaim) -> None:
-    """Queues a full round of each pull request that the check belongs to, if the person may ask for one."""
+    """Does what the check is for, on each pull request that it belongs to, if the person may ask for it."""
     intent = read_intent(json.dumps(claim.payload))
     if not isinstance(intent, Recheck | ButtonPressed):
         raise TypeError(f"{claim.subject} is no check event")
@@ -28,6 +30,9 @@ def run_recheck(station: Station, claim: WorkClaim) -> None:
         claim.guard(connection)
         for state in states:
             policy = stored_policy(connection, station.forge_name, state.repo, state.number)
+            pull = pulls.find(connection, station.forge_name, state.repo, state.number)
+            if pull is not None:
+                press(station, connection, intent, state, pull, policy, permission)
             right = allowed(
                 Review(full=True), intent.by, state.author, permission, policy.service.permissions
             )

@@ -65,7 +65,7 @@ def _repository(station: Station, repo: str, since: datetime) -> None:
             ):
                 request_review(station, connection, repo, state.number)
             for comment in comments:
-                queue(station, connection, _commands(comment, repo, state.number))
+                queue(station, connection, _commands(comment, repo, state.number), seen=station.clock())
 
 
 def _counts(comment: Comment, me: User) -> bool:

@@ -22,6 +22,7 @@ from service.store.errors import StaleClaim
 from service.store.lease import State
 from service.store.rounds import RepOutputs
 from service.store.work import WorkClaim
+from service.worker.ci.triggers import follow
 from service.worker.outcome import close_check, put_effects
 from service.worker.policy import posting_of, read_policy
 from service.worker.replies import budget_spent, policy_fault, too_large
@@ -159,6 +160,7 @@ def _publish(
             tokens = report.kpi.tokens_in + report.kpi.tokens_out
             budgets.add(connection, begun.state.repo, now.date(), tokens, report.kpi.cost_usd)
         put_effects(station, connection, effects, begun.pull.id)
+        follow(station, connection, begun.state.repo, begun.state.number)
         station.work.finish(connection, claim)
 
 

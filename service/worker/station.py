@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 
 from reviewer.checklist import Item, ReadFile
 from reviewer.policy import ReviewPolicy
@@ -20,17 +21,20 @@ EngineOpener = Callable[[ReviewPolicy], AbstractAsyncContextManager[Opened]]
 ItemsLoader = Callable[[ReviewPolicy, ReadFile], list[Item]]
 
 REVIEW, COMMAND, RECHECK, REPUBLISH = "review", "command", "recheck", "republish"
-QUICK = (COMMAND, RECHECK, REPUBLISH)
-"""Kinds of work that take moments; reviews have workers of their own, so that nothing waits behind them."""
+CI_GATE, CI_RESULT, CI_PROGRESS = "ci_gate", "ci_result", "ci_progress"
+QUICK = (COMMAND, RECHECK, REPUBLISH, CI_PROGRESS)
+"""Kinds of work that take moments; the others have workers of their own, so that nothing waits behind them."""
+CI = (CI_GATE, CI_RESULT)
 
-QUICK_LANE, REVIEW_LANE = "quick", "review"
-LANES = (QUICK_LANE, REVIEW_LANE)
-"""What workers are woken for: all that takes moments, and reviews."""
+QUICK_LANE, REVIEW_LANE, CI_LANE = "quick", "review", "ci"
+LANES = (QUICK_LANE, REVIEW_LANE, CI_LANE)
+"""What workers are woken for: all that takes moments, reviews, and CI's starts and verdicts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Station:
-    """`owner` names this worker in leases; `ring` wakes others and is told the lane that has work."""
+    """`owner` names this worker in leases; `ring` wakes others and is told the lane that has work. `data` is the folder of everything that is kept, what
+    runners fetch and leave among it."""
 
     database: Database
     forge: Forge
@@ -43,6 +47,7 @@ class Station:
     public_url: str = ""
     web_url: str = ""
     app_id: int | None = None
+    data: Path = Path("data")
     clock: Callable[[], datetime] = utc_now
     work: WorkQueue = field(init=False)
     outbox: Outbox = field(init=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Protocol
 
 from reviewer.report.check import ANNOTATIONS_PER_REQUEST, Annotation
@@ -91,6 +92,17 @@ class Statuses:
     def update(self, repo: str, check_id: int, check: Check) -> bool:
         self.create(repo, check)
         return True
+
+
+def suite_created(client: Client, repo: str, head_sha: str, branch: str) -> datetime | None:
+    """When the first check suite of a commit was made, of those that are of this branch, or of none as a fork's are."""
+    found = client.pages(repo, f"/commits/{head_sha}/check-suites", within="check_suites")
+    times = [
+        datetime.fromisoformat(one["created_at"])
+        for one in found
+        if one["created_at"] and one["head_branch"] in (None, branch)
+    ]
+    return min(times, default=None)
 
 
 def _batches(annotations: tuple[Annotation, ...]) -> list[tuple[Annotation, ...]]:

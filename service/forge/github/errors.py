@@ -17,6 +17,8 @@ _MESSAGE = 300
 _PERMISSIONS = (
     (r"/check-(runs|suites)", "Checks"),
     (r"/statuses/", "Commit statuses"),
+    (r"/actions/", "Actions"),
+    (r"/pulls/\d+/merge$", "Contents"),
     (r"/contents/", "Contents"),
     (r"/collaborators/", "Metadata"),
     (r"/(pulls|issues)\b", "Pull requests"),

@@ -8,13 +8,16 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
+from ci_dispatch.native import WorkflowRun
 from reviewer.checkout.snapshot import GitCheckout
 from reviewer.errors import GitError
 from reviewer.report.inline import InlineComment
 from service.forge.base import (
     Check,
     Comment,
+    Edited,
     ForgeError,
+    MergeMethod,
     Permission,
     PullState,
     Reaction,
@@ -25,8 +28,8 @@ from service.forge.base import (
 )
 from service.forge.clone import Source
 from service.forge.clones import Clones
-from service.forge.github import threads
-from service.forge.github.checks import CheckRuns, Checks, Statuses
+from service.forge.github import edits, threads, workflows
+from service.forge.github.checks import CheckRuns, Checks, Statuses, suite_created
 from service.forge.github.client import GONE, Client
 from service.forge.github.deliveries import Deliveries
 from service.forge.github.errors import RETRY_SECONDS
@@ -190,6 +193,40 @@ class GitHubForge:
 
     def update_check(self, repo: str, check_id: int, check: Check) -> bool:
         return self._checks.update(repo, check_id, check)
+
+    # CI
+
+    def edited(self, repo: str, number: int) -> Edited:
+        return edits.list_edited(self._client, repo, number)
+
+    def push_seen(self, repo: str, head_sha: str, branch: str) -> datetime | None:
+        return suite_created(self._client, repo, head_sha, branch)
+
+    def mergeable(self, repo: str, number: int) -> bool | None:
+        known: bool | None = self._client.get(repo, f"/pulls/{number}")["mergeable"]
+        return known
+
+    def merge(self, repo: str, number: int, head_sha: str, method: MergeMethod) -> str:
+        if not head_sha:
+            # GitHub would merge whatever the head is.
+            raise ForgeError(f"{repo}#{number}: a merge of no head", "name the commit", status=422)
+        sent = {"sha": head_sha, "merge_method": method}
+        try:
+            made: str = self._client.send("PUT", repo, f"/pulls/{number}/merge", sent)["sha"]
+        except ForgeError as error:
+            if error.status == 405 and "Base branch was modified" in error.problem:
+                error.retry_after = RETRY_SECONDS
+            raise
+        return made
+
+    def workflow_runs(self, repo: str, head_sha: str) -> Iterator[WorkflowRun]:
+        return workflows.list_runs(self._client, repo, head_sha)
+
+    def rerun_workflow(self, repo: str, run_id: int, failed_only: bool) -> None:
+        workflows.rerun(self._client, repo, run_id, failed_only)
+
+    def approve_workflow(self, repo: str, run_id: int) -> None:
+        workflows.approve(self._client, repo, run_id)
 
     # Deliveries
 

@@ -16,6 +16,7 @@ from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 
 from service.forge import local_tables  # noqa: F401 - its tables are part of the schema
+from service.store import ci_tables  # noqa: F401 - the same
 from service.store.database import Database
 from service.store.errors import StoreError
 

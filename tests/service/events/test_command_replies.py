@@ -15,7 +15,7 @@ from reviewer.model import FactCheck, Fate, Finding, Language, ReportedFinding, 
 from reviewer.report.limit import COMMENT_LIMIT, size
 from reviewer.text import load_text
 from service.events import Refused, parse_commands, says_phrase
-from service.events.commands import CiStatus, Dismiss, Explain, Help, Invalid, Review
+from service.events.commands import Dismiss, Explain, Help, Invalid, Review
 from service.events.policy import Rights
 from service.events.replies import Replies
 from service.forge.base import User
@@ -100,7 +100,6 @@ def answers(language: Language, words: str = "words") -> dict[str, list[str]]:
             say.invalid(Invalid(line=words, problem="usage", hint="/ci run|retry")),
             say.invalid(Invalid(line=words, problem="too_many")),
         ],
-        "ci_off": [say.ci_off()],
         "help": [say.help(Rights())],
     }
 
@@ -168,10 +167,10 @@ def test_a_report_of_an_invalid_policy_is_safe_as_it_stands(language: Language) 
 
 def test_an_answer_stands_below_the_command_that_it_answers() -> None:
     say = Replies("en")
-    posted = say.compose([(Review(), say.queued("a" * 40, full=False)), (CiStatus(), say.ci_off())])
+    posted = say.compose([(Review(), say.queued("a" * 40, full=False)), (Help(), say.closed())])
     assert posted == (
         "> `/review`\n\nReview of `aaaaaaaaaaaa` queued.\n\n"
-        "> `/ci status`\n\nGPU CI is not set up for this repository."
+        "> `/help`\n\nThis pull request is closed. Reopen it, then ask again."
     )
 
 

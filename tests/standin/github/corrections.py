@@ -13,6 +13,9 @@ def correct(document: Json) -> None:
     # Errors carry their status as text, which only the basic error mentions.
     for name in ("validation-error", "validation-error-simple"):
         schemas[name]["properties"]["status"] = {"type": "string"}
+    merge = document["paths"]["/repos/{owner}/{repo}/pulls/{pull_number}/merge"]["put"]["responses"]
+    for refused in ("405", "409"):
+        merge[refused]["content"]["application/json"]["schema"]["properties"]["status"] = {"type": "string"}
     # A diff that is too large is refused with the reason in a list beside the message.
     schemas["basic-error"]["properties"]["errors"] = {"type": "array", "items": {"type": "object"}}
     # A comment that is outdated has no line and no position.

@@ -1,4 +1,4 @@
-"""GitHub's GraphQL endpoint, as far as review threads need it."""
+"""GitHub's GraphQL endpoint, as far as review threads and edits need it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from tests.standin.github.auth import Actor
 from tests.standin.github.contract import Contract
 from tests.standin.github.graphql_schema import schema
 from tests.standin.github.render.base import Json, node_id, read_node_id, time
-from tests.standin.github.state import PullRequest, Repository, ReviewComment, Thread, User, World
+from tests.standin.github.state import (
+    IssueComment,
+    PullRequest,
+    Repository,
+    Review,
+    ReviewComment,
+    Thread,
+    User,
+    World,
+)
 
 _PAGE = 100
 
@@ -136,6 +145,7 @@ class _Root:
             for one in pull.threads
             if one.comments[0].review.state != "PENDING" or one.comments[0].user is self._actor.user
         ]
+        reviews = [one for one in pull.reviews if one.state != "PENDING" or one.user is self._actor.user]
         return {
             "id": node_id("PR", pull.id),
             "number": pull.number,
@@ -144,6 +154,8 @@ class _Root:
             "headRefOid": pull.head_sha,
             "isDraft": pull.draft,
             "reviewThreads": _connection("reviewThreads", shown, lambda one: self._thread(pull, one)),
+            "comments": _connection("comments", pull.comments, lambda one: _text("IssueComment", "IC", one)),
+            "reviews": _connection("reviews", reviews, lambda one: _text("PullRequestReview", "PRR", one)),
         }
 
     def _thread(self, pull: PullRequest, thread: Thread) -> Json:
@@ -161,6 +173,17 @@ class _Root:
             "viewerCanResolve": self._may_resolve(pull) and thread.resolved_by is None,
             "comments": _connection("comments", thread.comments, _comment),
         }
+
+
+def _text(kind: str, prefix: str, one: IssueComment | Review) -> Json:
+    return {
+        "__typename": kind,
+        "id": node_id(prefix, one.id),
+        "databaseId": one.id,
+        "fullDatabaseId": str(one.id),
+        "lastEditedAt": time(one.edited_at) if one.edited_at else None,
+        "body": one.body,
+    }
 
 
 def _comment(one: ReviewComment) -> Json:

@@ -269,9 +269,10 @@ class Pull:
         with self.world.lock:
             return comments.create(self.world, self.state, self.world.user(login), body)
 
-    def edit_comment(self, comment: IssueComment, body: str) -> None:
+    def edit_comment(self, comment: IssueComment, body: str, *, by: str = "") -> None:
         with self.world.lock:
-            comments.edit(self.world, self.state, comment, comment.user, body)
+            user = self.world.user(by) if by else comment.user
+            comments.edit(self.world, self.state, comment, user, body)
 
     def delete_comment(self, comment: IssueComment, by: str) -> None:
         with self.world.lock:
@@ -282,6 +283,11 @@ class Pull:
         with self.world.lock:
             user = self.world.user(login)
             return reviews.submit(self.world, self.state, user, state, body, commit or self.head_sha)
+
+    def edit_review(self, review: Review, body: str, *, by: str = "") -> None:
+        with self.world.lock:
+            user = self.world.user(by) if by else review.user
+            reviews.edit(self.world, self.state, review, user, body)
 
     def dismiss(self, review: Review, by: str) -> None:
         with self.world.lock:
@@ -331,7 +337,7 @@ class Pull:
 
     def merge(self, *, by: str = "") -> None:
         with self.world.lock:
-            pulls.close(self.world, self.state, self._user(by), merge=True)
+            pulls.close(self.world, self.state, self._user(by), merge="merge")
 
     # What stands there
 

@@ -190,6 +190,10 @@ class GitHub:
         """The diff media type answers 406 above so many files (300)."""
         self._server.switches.largest_diff = files
 
+    def know_mergeability(self, known: bool) -> None:
+        """Otherwise `mergeable` is null, as while GitHub is still finding out."""
+        self._server.switches.mergeability_known = known
+
     def pass_time(self, seconds: float) -> None:
         """Moves this GitHub's clock on: tokens expire, limits reset."""
         with self.world.lock:

@@ -25,6 +25,8 @@ class Switches:
 
     largest_diff: int = 300
     """Files; a larger diff is answered 406."""
+    mergeability_known: bool = True
+    """Otherwise `mergeable` is null, as GitHub has it while it is still finding out."""
 
 
 @dataclass

@@ -75,6 +75,7 @@ class IssueComment(Posted):
     body: str
     app: App | None = None
     reactions: list[Reaction] = field(default_factory=list)
+    edited_at: datetime | None = None
 
 
 @dataclass(eq=False)
@@ -92,6 +93,7 @@ class Review(Posted):
     state: str
     commit: str
     submitted_at: datetime | None = None
+    edited_at: datetime | None = None
 
 
 @dataclass(eq=False)

@@ -21,6 +21,7 @@ def edit(
 ) -> None:
     changes = {"body": {"from": comment.body}}
     comment.body, comment.updated_at, comment.seen = body, world.now(), seen
+    comment.edited_at = comment.updated_at
     world.emit("issue_comment", "edited", pull.repo, user, pull, comment, changes=changes)
 
 

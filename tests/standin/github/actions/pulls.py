@@ -167,7 +167,8 @@ def set_draft(world: World, pull: PullRequest, user: User, draft: bool) -> None:
         world.emit("pull_request", action, pull.repo, user, pull)
 
 
-def close(world: World, pull: PullRequest, user: User, *, merge: bool = False) -> None:
+def close(world: World, pull: PullRequest, user: User, *, merge: str = "") -> None:
+    """`merge` is a method of merging: merge, or squash and rebase, which both leave one commit here."""
     if pull.state == "closed":
         return
     now = world.now()
@@ -175,7 +176,7 @@ def close(world: World, pull: PullRequest, user: User, *, merge: bool = False) -
         git = pull.repo.git
         tree = git.merge_tree(pull.base_sha, pull.head_sha)
         assert tree, "the pull request conflicts with its base"
-        parents = (pull.base_sha, pull.head_sha)
+        parents = (pull.base_sha, pull.head_sha) if merge == "merge" else (pull.base_sha,)
         sha = git.commit_tree(tree, parents, f"Merge pull request #{pull.number}", user.login, now)
         pull.merge_commit, pull.merged_at, pull.merged_by = sha, now, user
     pull.state, pull.closed_at, pull.updated_at = "closed", now, now

@@ -121,6 +121,7 @@ def edit(
 ) -> None:
     changes = {"body": {"from": review.body}}
     review.body, review.updated_at, review.seen = body, world.now(), seen
+    review.edited_at = review.updated_at
     world.emit("pull_request_review", "edited", pull.repo, user, pull, review, changes=changes)
 
 

@@ -60,8 +60,12 @@ def open_pull(call: Call) -> Answer:
 
 
 def _full(call: Call, pull: PullRequest) -> base.Json:
-    mergeable = pull.repo.git.merge_tree(pull.base_sha, pull.head_sha) is not None
-    return pulls.full(call.world, pull, mergeable if pull.state == "open" else None)
+    known = call.switches.mergeability_known and pull.state == "open"
+    return pulls.full(call.world, pull, _mergeable(pull) if known else None)
+
+
+def _mergeable(pull: PullRequest) -> bool:
+    return pull.repo.git.merge_tree(pull.base_sha, pull.head_sha) is not None
 
 
 @route(f"GET {_PULL}", "pull_requests:read")
@@ -99,6 +103,20 @@ def edit_pull(call: Call) -> Answer:
     elif call.body.get("state") == "open":
         actions.reopen(call.world, pull, sender)
     return Answer(200, _full(call, pull))
+
+
+@route(f"PUT {_PULL}/merge", "contents:write", role="write")
+def merge_pull(call: Call) -> Answer:
+    pull = call.pull()
+    if call.body.get("sha", pull.head_sha) != pull.head_sha:
+        raise Refused(409, "Head branch was modified. Review and try the merge again.")
+    if pull.draft:
+        raise Refused(405, "Pull Request is still a draft")
+    if pull.state != "open" or not _mergeable(pull):
+        raise Refused(405, "Pull Request is not mergeable")
+    actions.close(call.world, pull, call.sender(), merge=call.body.get("merge_method", "merge"))
+    merged = {"sha": pull.merge_commit, "merged": True, "message": "Pull Request successfully merged"}
+    return Answer(200, merged)
 
 
 @route(f"GET {_PULL}/files", "pull_requests:read")
