@@ -33,7 +33,10 @@ def _bench(arguments: argparse.Namespace) -> int:
     from kernels.bench import report
 
     return report.run(
-        arguments.names or registry.OPERATIONS, with_peers=arguments.peers, json_file=arguments.json
+        arguments.names or registry.OPERATIONS,
+        with_peers=arguments.peers,
+        json_file=arguments.json,
+        kpis_file=arguments.kpis,
     )
 
 
@@ -64,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
         "--peers", action="store_true", help="also time torch and the libraries that are installed"
     )
     bench.add_argument("--json", type=Path, metavar="FILE", help="also write every figure")
+    bench.add_argument(
+        "--kpis", type=Path, metavar="FILE", help="also write what CI compares: each row's microseconds"
+    )
     bench.set_defaults(command=_bench)
 
     check = commands.add_parser(

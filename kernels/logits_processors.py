@@ -287,9 +287,10 @@ def build_cases() -> Iterator[BuildCase]:
 
 def check(device: torch.device) -> tuple[float, float]:
     """Share of logits and of the history's words that differ from the reference's."""
+    generator = torch.Generator(device).manual_seed(1)
     vocabulary = 1000
-    logits = torch.randn(2, vocabulary, device=device)
-    ids = torch.randint(vocabulary, (2,), device=device)
+    logits = torch.randn(2, vocabulary, generator=generator, device=device)
+    ids = torch.randint(vocabulary, (2,), generator=generator, device=device)
 
     def put(values: list[float], dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype, device=device)
@@ -299,7 +300,7 @@ def check(device: torch.device) -> tuple[float, float]:
         put([2, 0], integers), put([1, 1], integers), put([1.3, 0.8], reals), put([0.5, 0.0], reals),
         put([0.2, -0.1], reals), put([2, 3], integers), put([100, 0], integers),
     )  # fmt: skip
-    prompts = torch.randint(vocabulary, (2, 200)).tolist()
+    prompts = torch.randint(vocabulary, (2, 200), generator=generator, device=device).tolist()
     results = []
     for process, record in (
         (process_logits, record_tokens),

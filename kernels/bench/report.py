@@ -13,8 +13,12 @@ from kernels import cuda, registry, target
 from kernels.bench.harness import Figures, Row, copy_bandwidth, measure
 
 
-def run(names: Sequence[str], *, with_peers: bool, json_file: Path | None) -> int:
+def run(
+    names: Sequence[str], *, with_peers: bool, json_file: Path | None, kpis_file: Path | None = None
+) -> int:
     """Measure every row of the operations `names` and print as the figures come.
+
+    `json_file` gets every figure, `kpis_file` what CI compares; see `kpi`.
 
     Returns:
         0 when all rows were measured (a missed target is a figure, not a failure), 1 when one broke or none ran.
@@ -25,7 +29,7 @@ def run(names: Sequence[str], *, with_peers: bool, json_file: Path | None) -> in
     bandwidth = copy_bandwidth()
     about = describe(bandwidth)
     print("  ".join(f"{key} {value}" for key, value in about.items()))
-    records, broken = [], 0
+    records, kpis, broken = [], [], 0
     for name in names:
         for row in registry.benchmark(name).rows():
             try:
@@ -38,8 +42,12 @@ def run(names: Sequence[str], *, with_peers: bool, json_file: Path | None) -> in
                 torch.cuda.empty_cache()
             print(line(row, figures), flush=True)
             records.append(record(row, figures))
-        if json_file:  # after each operation, so that an interrupted run keeps what it measured
+            kpis.append(kpi(row, figures))
+        # After each operation, so that an interrupted run keeps what it measured.
+        if json_file:
             json_file.write_text(json.dumps({"about": about, "rows": records}, indent=1) + "\n")
+        if kpis_file:
+            kpis_file.write_text(json.dumps({"kpis": kpis}, indent=1) + "\n")
     return 1 if broken or not records else 0
 
 
@@ -88,6 +96,16 @@ def record(row: Row, figures: Figures) -> dict[str, object]:
         **asdict(figures),
         "target": row.target,
         "verdict": _verdict(row, figures) if row.target else "",
+    }
+
+
+def kpi(row: Row, figures: Figures) -> dict[str, object]:
+    """The row as a number that CI compares with the base's: microseconds, beside them the share of copy bandwidth."""
+    return {
+        "name": f"{row.operation} {row.shape}",
+        "value": figures.us,
+        "unit": "us",
+        "extra": {"copy_percent": round(100 * figures.of_copy, 2), "floor_us": round(figures.floor_us, 3)},
     }
 
 

@@ -1,7 +1,11 @@
 """What the tests of the norms and of SiLU share: random rows, poison, and comparisons of 16-bit floats."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
+
+from kernels.rounding import FLOAT32_ERROR, share_outside
 
 GPU = torch.cuda.is_available()
 DTYPES = [torch.bfloat16, torch.float16]
@@ -12,7 +16,10 @@ BACKENDS = [
     ),
 ]
 
-# How often a value may round to its neighbour, and by how many steps; each test file derives it for its operation.
+# How often a value may round to its neighbour, where what float32 gave before the rounding is not at hand, and by how
+# many steps. With a relative error of 2^-20 a value that rounds to p bits lands on the other side in 2^(p - 20) of cases,
+# twice that for two float32 results, and again for what values of one significand in a row do together (see
+# `kernels.rounding`). A flip, times a second factor, is 2 steps at most.
 FLIPS = {torch.bfloat16: 2.0**-10, torch.float16: 2.0**-7}
 STEPS = 2
 
@@ -36,6 +43,15 @@ def assert_rounds_alike(actual: torch.Tensor, expected: torch.Tensor) -> None:
     assert actual.isfinite().all()
     assert steps.max() <= STEPS
     assert (steps > 0).sum() <= 3 + FLIPS[actual.dtype] * actual.numel()
+
+
+def assert_rounds_between(
+    actual: torch.Tensor, reference: Callable[..., torch.Tensor], *arguments: object
+) -> None:
+    """Every value is one that float32's rounding explains: see `kernels.rounding`."""
+    ends = [reference(*arguments, error=error) for error in (-FLOAT32_ERROR, FLOAT32_ERROR)]
+    assert actual.dtype == ends[0].dtype
+    assert share_outside(actual, *ends) == 0
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:

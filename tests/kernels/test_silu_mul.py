@@ -9,15 +9,20 @@ from kernels import silu_mul as operation
 from kernels.launch import meta
 from kernels.quantize import SCALE_LAYOUTS, allocate_scales, quantize_reference
 from kernels.silu_mul import silu_mul, silu_mul_quant, silu_mul_reference
-from tests.kernels.rounding_kit import BACKENDS, DTYPES, GPU, assert_rounds_alike, bits, normal, poisoned
+from tests.kernels.rounding_kit import (
+    BACKENDS,
+    DTYPES,
+    GPU,
+    assert_rounds_alike,
+    assert_rounds_between,
+    bits,
+    normal,
+    poisoned,
+)
 
 SHAPES = [(1, 8), (3, 72), (17, 128), (5, 768), (2, 1000), (3, 1024), (2, 2560)]
 if GPU:
     SHAPES += [(4096, 7168), (1000, 18432), (4097, 768), (65, 25600)]
-
-# exp and the quotient differ from the float64 ones by less than 2^-20 (2 ulp each and one rounding of the argument, |x|
-# below 16). So a value that rounds to p bits lands on the other side with a probability below 2 * 2^-20 * 2^p; two
-# roundings. A flip of the first, times the other factor, is 2 steps at most (FLIPS and STEPS of the kit).
 
 
 @pytest.fixture(params=BACKENDS)
@@ -33,7 +38,7 @@ def test_product_equals_float64(shape, dtype, generator, device):
     gate_up = normal(generator, rows, 2 * width, dtype=dtype) * 2
     out = poisoned(shape, dtype, device)
     assert silu_mul(gate_up, out=out) is out
-    assert_rounds_alike(out, silu_mul_reference(gate_up))
+    assert_rounds_between(out, silu_mul_reference, gate_up)
 
 
 def test_silu_rounds_before_the_product_as_in_torch(generator):
@@ -224,5 +229,14 @@ def test_bad_input_is_named_and_nothing_is_launched(message, device, monkeypatch
 
 
 def test_check_passes(device):
+    assert operation.check(device) == (0, 0)
+
+
+def test_check_notices_a_silu_that_is_off_by_more_than_rounding(device, monkeypatch):
+    def off(gate_up):
+        gate, up = gate_up.float().chunk(2, -1)
+        return (torch.nn.functional.silu(gate) * (1 + 2.0**-14)).bfloat16() * up.bfloat16()
+
+    monkeypatch.setattr(operation, "silu_mul", off)
     error, bound = operation.check(device)
-    assert 0 <= error <= bound < 1
+    assert error > bound
