@@ -156,19 +156,19 @@ class Pool:
     def promise(self, job: Waiting) -> bool:
         """Keep the host that has room for the job first; what would delay it there no longer fits."""
         caution = self._caution(job)
-        best: tuple[float, int] | None = None
+        best: tuple[float, int, int] | None = None
         for bay in self._bays.values():
             if bay.promised_at is not None or not self._may_ever(job, bay, caution):
                 continue
-            at, _ = bay.when(job.width + bay.dirty(caution.gpus), self.now)
-            if at < inf and (best is None or (at, bay.runner_id) < best):
-                best = at, bay.runner_id
+            needed = job.width + bay.dirty(caution.gpus)
+            at, free = bay.when(needed, self.now)
+            if at < inf and (best is None or (at, bay.runner_id) < best[:2]):
+                best = at, bay.runner_id, free - needed
         if best is None:
             return False
-        bay = self._bays[best[1]]
-        needed = job.width + bay.dirty(caution.gpus)
-        bay.promised_at, free = bay.when(needed, self.now)
-        bay.spare = free - needed
+        at, runner_id, spare = best
+        bay = self._bays[runner_id]
+        bay.promised_at, bay.spare = at, spare
         self._promises += 1
         return True
 
@@ -255,7 +255,7 @@ def pools(hosts: Iterable[Host], running: Iterable[Running], now: float) -> dict
         if bay is None:
             continue
         bay.held.update(lease.gpus)
-        bay.ends.append((max(now, lease.started_at + lease.limit), len(lease.gpus) or 1))
+        bay.ends.append((lease.started_at + lease.limit, len(lease.gpus) or 1))
         if not lease.gpus:
             bay.total += 1
     found: dict[Arch, Pool] = {"cpu": Pool(slot_bays.values(), now, slots=True)}

@@ -91,38 +91,53 @@ def _assign(waiting: list[Waiting], pool: Pool, shares: Shares, now: float) -> I
             pool.promise(job)
 
 
+class _Line:
+    """A user's waiting jobs of one pull request, the next one last."""
+
+    __slots__ = ("accounts", "jobs")
+
+    def __init__(self, user: str, pull: str) -> None:
+        self.accounts = names(user, pull)
+        self.jobs: list[tuple[float, int, Waiting]] = []
+
+
 class _Turns:
     """Waiting jobs one by one: within a user's pull request as queued, among them by who holds least."""
 
     def __init__(self, waiting: list[Waiting], shares: Shares) -> None:
         self._shares = shares
-        lines: dict[tuple[str, str], list[tuple[float, int, Waiting]]] = defaultdict(list)
+        lines: dict[tuple[str, str], _Line] = {}
         for job in waiting:
             place = job.queued_at - job.priority * PRIORITY_SECONDS + log2(job.width) * WIDTH_SECONDS
-            lines[job.user, job.pull].append((place, job.job_id, job))
+            key = job.user, job.pull
+            line = lines.get(key)
+            if line is None:
+                line = lines[key] = _Line(*key)
+            line.jobs.append((place, job.job_id, job))
         for line in lines.values():
-            line.sort(reverse=True)
-        self._heap = [(self._rank(line[-1]), line[-1][1], line) for line in lines.values()]
+            line.jobs.sort(reverse=True)
+        self._heap = [self._entry(line) for line in lines.values()]
         heapq.heapify(self._heap)
 
     def next(self) -> Waiting | None:
         """The job whose turn it is; None after the last."""
         while self._heap:
-            rank, job_id, line = self._heap[0]
-            current = self._rank(line[-1])
-            if current > rank:
+            rank, _, line = self._heap[0]
+            entry = self._entry(line)
+            if entry[0] > rank:
                 # Its user or pull request was given something since: it stands further back now.
-                heapq.heapreplace(self._heap, (current, job_id, line))
+                heapq.heapreplace(self._heap, entry)
                 continue
-            job = line.pop()[2]
-            if line:
-                heapq.heapreplace(self._heap, (self._rank(line[-1]), line[-1][1], line))
+            job = line.jobs.pop()[2]
+            if line.jobs:
+                heapq.heapreplace(self._heap, self._entry(line))
             else:
                 heapq.heappop(self._heap)
             return job
         return None
 
-    def _rank(self, waiter: tuple[float, int, Waiting]) -> float:
-        place, _, job = waiter
-        user, pull = names(job.user, job.pull)
-        return place + USER_SECONDS * self._shares.share(user) + PULL_SECONDS * self._shares.share(pull)
+    def _entry(self, line: _Line) -> tuple[float, int, _Line]:
+        place, job_id, _ = line.jobs[-1]
+        user, pull = line.accounts
+        put_back = USER_SECONDS * self._shares.share(user) + PULL_SECONDS * self._shares.share(pull)
+        return place + put_back, job_id, line

@@ -138,7 +138,9 @@ class JobSpec(Frozen):
     memory_mb: int = Field(default=32_768, ge=64, description="memory of all its processes")
     disk_mb: int = Field(default=20_480, ge=16, description="bytes that it may write, in MiB")
     processes: int = Field(default=4_096, ge=8, le=65_536, description="processes and threads at a time")
-    cpus: int | None = Field(default=None, ge=1, le=4_096, description="processors' time; null takes the host's")
+    cpus: int | None = Field(
+        default=None, ge=1, le=4_096, description="processors' time; null takes the host's"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> JobSpec:
@@ -212,7 +214,16 @@ class Inventory(Frozen):
 
 
 Ending = Literal[
-    "exited", "signalled", "timed_out", "cancelled", "memory", "disk", "log", "processes", "not_started", "lost"
+    "exited",
+    "signalled",
+    "timed_out",
+    "cancelled",
+    "memory",
+    "disk",
+    "log",
+    "processes",
+    "not_started",
+    "lost",
 ]
 """How a step's processes ended: by themselves, or which limit the runner enforced."""
 

@@ -23,6 +23,8 @@ RETRY, CANCEL, REBASELINE = "ci:retry", "ci:cancel", "ci:rebaseline"
 
 COMMENT_LIMIT, CHECK_LIMIT = 65_536, 65_535
 _TITLE, _LOG = 200, 16_000
+_IN_COMMENT = 0.1
+"""Share of a check's log that the comment shows of a job that failed by itself."""
 _ROWS = (200, 100, 50, 25, 10, 5, 0)
 _MOST_ROWS = 1_500
 """More rows than a comment ever holds: not tried."""
@@ -126,10 +128,22 @@ def comment(about: RunView, views: Sequence[JobView], writing: Writing) -> str:
         "footer": t("footer", product=PRODUCT, head=writing.plain(about.head_sha[:12])),
     }
 
+    tails = {
+        view.job.spec.name: _log(view.result.report.log_tail, _IN_COMMENT, writing)
+        for view in views
+        if view.result is not None and view.outcome in (Outcome.CODE, Outcome.TIMED_OUT)
+    }
+
     def render(rows: int, count: int) -> str:
         left_out = len(jobs) - count if count < len(jobs) else 0
         document = _template(
-            "comment.md.jinja", writing, **values, jobs=jobs[:count], jobs_left_out=left_out, rows=rows
+            "comment.md.jinja",
+            writing,
+            **values,
+            jobs=jobs[:count],
+            jobs_left_out=left_out,
+            rows=rows,
+            tails=tails if rows > _ROWS[-2] else {},
         )
         return writing.guard(document)
 

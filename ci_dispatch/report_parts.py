@@ -19,6 +19,7 @@ from ci_dispatch.model import (
     Outcome,
     StepRun,
 )
+from ci_dispatch.plan import NO_PATHS
 
 State = Literal["waiting", "running", "done", "skipped"]
 
@@ -74,7 +75,7 @@ class JobView:
 
     Attributes:
         state: where it is; `done` has a result.
-        reason: why it waits.
+        reason: why it waits, or was skipped.
         step: the one that runs.
         seconds: how long it has run; 0 takes the steps' own.
         log_tail: the log's end while it runs.
@@ -210,6 +211,8 @@ class _Shown:
             )
         if self.view.state == "running" and self.view.step:
             return self.t("running_step", step=self.cell(self.view.step, 20))
+        if self.view.state == "skipped" and self.view.reason not in ("", NO_PATHS):
+            return self.line(self.view.reason, _VALUE).replace("|", "\\|")
         return self.t(self.view.state)
 
     def requests(self, comparisons: Sequence[Comparison]) -> str:
@@ -317,7 +320,9 @@ def details(view: JobView, writing: Writing, *, is_table: bool = True) -> Detail
     link = f"[{name}]({view.url})" if view.url and len(view.url) <= _URL else name
     seconds = view.seconds
     facts: dict[str, object] = {"requests": "", "kpi_counts": "", "meaning": ""}
-    reason = f"{writing.text('waits')}{writing.text('separator')}{view.reason}" if view.reason else ""
+    reason = ""
+    if view.state == "waiting" and view.reason:
+        reason = f"{writing.text('waits')}{writing.text('separator')}{view.reason}"
     if result is not None:
         report, kpis = result.report, sorted(result.kpis, key=lambda one: _RANK.index(one.verdict))
         seconds = seconds or sum(run.seconds for run in report.runs)

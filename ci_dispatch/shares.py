@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import fsum
 
@@ -60,6 +59,6 @@ class Shares:
         return min(1.0, (self._held.get(name, 0) + average) / (2 * self._total))
 
 
-def names(user: str, pull: str) -> Iterable[str]:
+def names(user: str, pull: str) -> tuple[str, str]:
     """Under which names a job counts."""
     return f"user {user}", f"pull {pull}"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 16 << 20
+MAX_BYTES = 8 << 20
 MAX_DEPTH = 32
 
 

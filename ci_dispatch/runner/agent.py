@@ -29,6 +29,7 @@ CLAIM_SECONDS = 20.0
 _LOOK_SECONDS = 0.1
 _KILLED_SECONDS = 30.0
 _END_SECONDS = 5.0
+_ON_ITS_WAY_SECONDS = 2.0
 _REPORT_SECONDS = 60.0
 _MOST_NEWS = 100
 
@@ -59,6 +60,7 @@ class Agent:
         self._ended = threading.Event()
         self._beat_now = threading.Event()
         self._problem: RunnerError | None = None
+        self._drain_heard_at: float | None = None
         self._lock = threading.Lock()
         self._leases: dict[int, Lease] = {}
         self._news: list[Notice] = []
@@ -79,7 +81,7 @@ class Agent:
             thread.start()
         claimer = threads[0]
         signals = 0
-        while claimer.is_alive() or self._leases:
+        while self._may_get_a_job(claimer) or self._leases:
             time.sleep(_LOOK_SECONDS)
             if self._signals > signals:
                 signals = self._signals
@@ -89,9 +91,14 @@ class Agent:
                 break
             if signals:
                 self._leave_unheard_reports(_REPORT_SECONDS)
-        self._end(claimer, threads[1])
+        self._end(threads[1])
 
-    def _end(self, claimer: threading.Thread, beater: threading.Thread) -> None:
+    def _may_get_a_job(self, claimer: threading.Thread) -> bool:
+        """Once the service knows that this runner drains it assigns nothing more; what it had assigned is on its way."""
+        heard = self._drain_heard_at
+        return claimer.is_alive() and (heard is None or time.monotonic() - heard < _ON_ITS_WAY_SECONDS)
+
+    def _end(self, beater: threading.Thread) -> None:
         self._draining.set()
         self._ended.set()
         self._beat_now.set()
@@ -104,7 +111,6 @@ class Agent:
         except RunnerError as error:
             logger.warning("%s could not be deregistered: %s", self._identity.name, error)
         self._service.given_up.set()
-        claimer.join(_END_SECONDS)
         if self._problem is not None:
             raise self._problem
 
@@ -214,6 +220,8 @@ class Agent:
             news = tuple(self._news)
         beat = Beat(inventory=host.inventory(), leases=leases, draining=self._draining.is_set(), notices=news)
         answer = self._service.beat(self._identity.secret, beat)
+        if beat.draining and self._drain_heard_at is None:
+            self._drain_heard_at = time.monotonic()
         with self._lock:
             self._news = self._news[len(news) :]
             lost = [self._leases[one] for one in answer.lost if one in self._leases]

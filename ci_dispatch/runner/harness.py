@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
@@ -71,14 +73,10 @@ class _folder:
 
 
 def _clear(folder: _folder, name: str) -> None:
-    try:
-        about = os.stat(name, dir_fd=folder.number, follow_symlinks=False)
-    except FileNotFoundError:
-        return
-    if stat.S_ISDIR(about.st_mode):
-        shutil.rmtree(name, dir_fd=folder.number)
-    else:
-        os.unlink(name, dir_fd=folder.number)
+    """Moves what has the name out of the way: a folder may be deeper than it can be removed from here."""
+    aside = f".{name[:100]}.{secrets.token_hex(6)}"
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(name, aside, src_dir_fd=folder.number, dst_dir_fd=folder.number)
 
 
 def _files(path: Path) -> Iterator[Path]:

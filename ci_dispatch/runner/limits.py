@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from ci_dispatch.runner.process import Stop
@@ -60,26 +61,28 @@ class ProcessGuard:
 
 
 class DiskGuard:
-    """What the job has written below its folder, deleted files that it holds open included; and what is left for the host.
+    """What a job has written below its folders, in all of its steps, deleted files that it holds open included; and what is left for
+    the host.
 
-    Walking the folder takes time, so free space on the disk, which costs nothing to ask for, says when to: at the latest when as much
-    was written by anybody as this job has left.
+    Walking the folders takes time, so free space on the disk, which costs nothing to ask for, says when to: at the latest when as much
+    was written by anybody as half of what this job has left.
     """
 
-    def __init__(self, folder: Path, limit: int, reserve: int = _RESERVE, every: float = 5.0) -> None:
-        self._folder = folder
+    def __init__(
+        self, folders: Sequence[Path], limit: int, reserve: int = _RESERVE, every: float = 5.0
+    ) -> None:
+        self._folders = folders
         self._limit = limit
-        self._reserve = reserve
         self._every = every
-        self._before = used_bytes(folder)
+        self._before = sum(map(used_bytes, folders))
         self._used = 0
-        self._free = _free_bytes(folder)
+        self._free = _free_bytes(folders[0])
         # A host that has little left from the start is not this job's doing, and no reason to stop it.
         self._reserve = min(reserve, self._free // 2)
         self._due = time.monotonic() + every
 
     def check(self, supervisor: int) -> Stop | None:
-        free = _free_bytes(self._folder)
+        free = _free_bytes(self._folders[0])
         if free < self._reserve and self._measure(supervisor) > 0:
             return Stop("disk", "the host's disk is nearly full", at_once=True)
         written = self._free - free
@@ -90,10 +93,10 @@ class DiskGuard:
         return Stop("disk", f"it wrote more than {self._limit // _MB:,} MiB", at_once=True)
 
     def _measure(self, supervisor: int) -> int:
-        self._free = _free_bytes(self._folder)
+        self._free = _free_bytes(self._folders[0])
         began = time.monotonic()
-        held = _deleted_bytes(supervisor, os.stat(self._folder).st_dev)
-        self._used = max(used_bytes(self._folder) - self._before + held, 0)
+        held = _deleted_bytes(supervisor, os.stat(self._folders[0]).st_dev)
+        self._used = max(sum(map(used_bytes, self._folders)) - self._before + held, 0)
         self._due = time.monotonic() + max(self._every, 10 * (time.monotonic() - began))
         return self._used
 

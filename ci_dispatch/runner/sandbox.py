@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from ci_dispatch.runner.devices import Device
 
-TREE, OUT, HOME, CACHE, TMP = "/work", "/out", "/home/ci", "/cache", "/tmp"
+TREE, OUT, HOME, CACHE, TMP = "/job/tree", "/job/out", "/job/home", "/job/cache", "/tmp"
 """Where a confined step finds its checkout, its output folder, its home, its compiler caches and scratch space."""
 
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -89,6 +89,7 @@ def arguments(
         line += ["--unshare-user"]
     line += ["--hostname", "ci"]
     line += _system()
+    line += _scratch(TMP, view.shared_bytes)
     for folder in view.readonly:
         line += [*_parents(str(folder)), "--ro-bind", str(folder), str(folder)]
     # After what the operator named: a folder named too widely must not bring the host's own back.
@@ -103,8 +104,7 @@ def arguments(
         line += ["--dev-bind", str(device.host), device.inside]
     for name in _GPU_SYS if view.devices else _CPU_SYS:
         line += [*_parents(name), "--ro-bind-try", name, name]
-    for place in ("/dev/shm", TMP):
-        line += ["--perms", "1777", "--size", str(view.shared_bytes), "--tmpfs", place]
+    line += _scratch("/dev/shm", view.shared_bytes)
     for host, inside in ((view.tree, TREE), (view.out, OUT), (view.home, HOME), (view.cache, CACHE)):
         line += [*_parents(inside), "--bind", str(host), inside]
     # Folders that bubblewrap made on the way are memory that nothing counts.
@@ -168,6 +168,10 @@ def _system() -> list[str]:
         elif path.is_dir():
             line += ["--ro-bind", place, place]
     return line
+
+
+def _scratch(place: str, size: int) -> list[str]:
+    return ["--perms", "1777", "--size", str(size), "--tmpfs", place]
 
 
 def _parents(path: str) -> list[str]:

@@ -61,6 +61,7 @@ class Steps:
         self._log = log
         self._watcher = watcher
         self._ends_at: float | None = None
+        self._disk = DiskGuard(_written(room), job.spec.disk_mb * _MB)
         self.runs: list[StepRun] = []
         self.notices: list[Notice] = []
 
@@ -130,7 +131,7 @@ class Steps:
         detail = f"the step has {timeout:g} s"
         if self._ends_at < by:
             by, detail = self._ends_at, f"all steps together have {spec.running_minutes:g} minutes"
-        guards: list[Guard] = [Deadline(by, detail), DiskGuard(self._room.folder, spec.disk_mb * _MB)]
+        guards: list[Guard] = [Deadline(by, detail), self._disk]
         if "memory" not in self._group.controllers:
             guards.append(MemoryGuard(spec.memory_mb * _MB))
         if "pids" not in self._group.controllers and not self._confinement.works:
@@ -211,6 +212,12 @@ def explain(ended: Ended, memory_kills: int, job: Job) -> Ended:
         detail = f"it wrote a file of more than {job.spec.disk_mb:,} MiB"
         return process.Ended("disk", ended.seconds, ended.status, detail)
     return ended
+
+
+def _written(room: Room) -> list[Path]:
+    """Folders that the job writes: its own, and caches that lie elsewhere."""
+    caches = {place.cache for place in room.places.values()}
+    return [room.folder, *(cache for cache in caches if not cache.is_relative_to(room.folder))]
 
 
 def round_seconds(seconds: float) -> float:

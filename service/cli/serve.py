@@ -75,7 +75,7 @@ def web() -> None:
 
 
 @click.command()
-@click.option("--lane", type=click.Choice(["quick", "review"]), hidden=True)
+@click.option("--lane", type=click.Choice(["quick", "review", "ci"]), hidden=True)
 def worker(lane: str | None) -> None:
     """Run the workers of all lanes and the keeper."""
     from service.settings import load_settings

@@ -3,6 +3,7 @@ push and reviewed again. What people see is read back from the forge."""
 
 from __future__ import annotations
 
+import getpass
 import os
 import secrets
 import shutil
@@ -64,7 +65,7 @@ class Stage:
         while time.monotonic() < deadline:
             completed = any(check.status == "completed" for check in self.forge.checks(REPO, head))
             # A check may be completed before a review beside it stands: several workers bring effects about.
-            if completed and not self._has_effects_left():
+            if completed and not self.has_effects_left():
                 return self._report(number, index)
             time.sleep(0.1)
         raise DemoFailed(
@@ -87,7 +88,8 @@ class Stage:
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
 
-    def _has_effects_left(self) -> bool:
+    def has_effects_left(self) -> bool:
+        """Whether something is still to be posted."""
         with self.database.read() as connection:
             return any(state in OPEN for _, state in Outbox().counts(connection))
 
@@ -150,7 +152,7 @@ def running_service(folder: Path, repository: Path) -> Iterator[Stage]:
             url = f"http://127.0.0.1:{port}"
             _wait_until_ready(process, url, folder)
             database = Database(f"sqlite:///{(folder / 'data' / 'whitesmoke.db').absolute()}")
-            forge = LocalForge(database, {REPO: repository}, owner="owner")
+            forge = LocalForge(database, {REPO: repository}, owner=getpass.getuser())
             yield Stage(folder, url, secret.encode(), database, forge)
         finally:
             if database is not None:

@@ -84,7 +84,8 @@ class CiReplies:
         return self._text(f"state_{state}")
 
     def _sentences(self, reasons: Sequence[Reason]) -> list[str]:
-        return [inline(clip(redact(in_words(reason, self._language)), _REASON)) for reason in reasons]
+        said = (inline(clip(redact(in_words(reason, self._language)), _REASON)) for reason in reasons)
+        return list(dict.fromkeys(said))
 
 
 def in_words(reason: Reason, language: Language) -> str:

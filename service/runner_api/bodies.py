@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import TypeVar
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, TypeVar
 
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -46,9 +47,9 @@ def refusal_of(error: Exception) -> Refusal | None:
     if isinstance(error, ReviewError):
         return Refusal(_status(error), error.problem, error.remedy, after=5.0 * (_status(error) == 503))
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the body"
-        return Refusal(422, f"{place}: {first['msg']}", "both sides must be of one version")
+        return _malformed(error.errors(include_url=False, include_input=False)[0])
+    if isinstance(error, RequestValidationError):
+        return _malformed(error.errors()[0])
     if isinstance(error, TooLarge):
         return Refusal(413, str(error), "send less")
     if isinstance(error, FileRefused):
@@ -59,6 +60,11 @@ def refusal_of(error: Exception) -> Refusal | None:
         why = error.strerror or type(error).__name__
         return Refusal(503, f"the service cannot keep it: {why}", "ask again", after=10)
     return None
+
+
+def _malformed(first: Mapping[str, Any]) -> Refusal:
+    place = ".".join(map(str, first["loc"])) or "the body"
+    return Refusal(422, f"{place}: {first['msg']}", "both sides must be of one version")
 
 
 def _status(error: ReviewError) -> int:

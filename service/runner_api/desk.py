@@ -7,10 +7,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import BinaryIO
 
+import sqlalchemy as sa
+
 from ci_dispatch.model import Job, JobReport, Tree
 from ci_dispatch.protocol import Beat, BeatAnswer, Grant, LeaseAnswer, Registered, Registration
 from service.runner_api.files import CiFiles, Upload
 from service.runner_api.limits import Limits
+from service.runner_api.scribe import Scribe
 from service.store import job_leases, jobs, runners
 from service.store.database import Database
 from service.store.job_leases import LEASE_SECONDS, Granted, Lease
@@ -35,6 +38,7 @@ class Desk:
         clock: Clock = utc_now,
     ) -> None:
         self.database = database
+        self.scribe = Scribe(database)
         self.files = files
         self.limits = limits
         self.clock = clock
@@ -49,37 +53,35 @@ class Desk:
     # The runner's own calls
 
     def register(self, token: str, asked: Registration) -> Registered:
-        with self.database.write() as connection:
-            return runners.register(connection, token, asked, self.clock())
+        return self.scribe.write(lambda connection: runners.register(connection, token, asked, self.clock()))
 
     def who(self, secret: str) -> Runner:
         with self.database.read() as connection:
             return runners.authenticate(connection, secret)
 
     def beat(self, runner: Runner, said: Beat) -> BeatAnswer:
-        with self.database.write() as connection:
-            return runners.beat(connection, runner, said, self.clock())
+        return self.scribe.write(lambda connection: runners.beat(connection, runner, said, self.clock()))
 
     def leave(self, runner: Runner) -> None:
-        with self.database.write() as connection:
-            runners.leave(connection, runner.id, self.clock())
+        self.scribe.write(lambda connection: runners.leave(connection, runner.id, self.clock()))
 
     def listen(self, runner: Runner, seconds: float) -> Grant | None:
         """Opens a claim for so long; the job that waits for the runner already, where there is one."""
-        with self.database.write() as connection:
+
+        def listen(connection: sa.Connection) -> Granted | None:
             now = self.clock()
             runners.listen(connection, runner.id, now + timedelta(seconds=seconds + _BETWEEN_CLAIMS))
-            granted = job_leases.fetch(connection, runner.id, now)
-        return self._grant(granted)
+            return job_leases.fetch(connection, runner.id, now)
+
+        return self._grant(self.scribe.write(listen))
 
     def fetch(self, runner_id: int) -> Grant | None:
-        with self.database.write() as connection:
-            granted = job_leases.fetch(connection, runner_id, self.clock())
-        return self._grant(granted)
+        return self._grant(
+            self.scribe.write(lambda connection: job_leases.fetch(connection, runner_id, self.clock()))
+        )
 
     def stop_listening(self, runner_id: int) -> None:
-        with self.database.write() as connection:
-            runners.listen(connection, runner_id, None)
+        self.scribe.write(lambda connection: runners.listen(connection, runner_id, None))
 
     def _grant(self, granted: Granted | None) -> Grant | None:
         if granted is None:
@@ -105,15 +107,17 @@ class Desk:
         """The open lease; from its first use on its runner is known to have it."""
         lease = self.find(lease_id, token).require_open()
         if not lease.begun:
-            with self.database.write() as connection:
-                job_leases.touch(connection, lease, self.clock())
+            self.scribe.write(lambda connection: job_leases.touch(connection, lease, self.clock()))
         return lease
 
     def beat_lease(self, lease_id: int, token: str, step: str) -> LeaseAnswer:
-        with self.database.write() as connection:
+
+        def beat(connection: sa.Connection) -> tuple[bool, bool]:
             lease = job_leases.find(connection, lease_id, token)
-            stop = job_leases.beat(connection, lease, step, self.clock())
-        if step and not lease.step:
+            return job_leases.beat(connection, lease, step, self.clock()), bool(step and not lease.step)
+
+        stop, begins = self.scribe.write(beat)
+        if begins:
             self.ring()
         return LeaseAnswer(cancel=stop)
 
@@ -137,16 +141,20 @@ class Desk:
 
     def report(self, lease_id: int, token: str, body: bytes) -> None:
         said = JobReport.model_validate_json(body)
-        with self.database.write() as connection:
+
+        def report(connection: sa.Connection) -> bool:
             lease = job_leases.find(connection, lease_id, token)
-            fresh = job_leases.report(connection, lease, said, self.clock())
-        if fresh:
+            return job_leases.report(connection, lease, said, self.clock())
+
+        if self.scribe.write(report):
             self.ring()
 
     def give_back(self, lease_id: int, token: str, reason: str) -> None:
-        with self.database.write() as connection:
+
+        def give_back(connection: sa.Connection) -> bool:
             lease = job_leases.find(connection, lease_id, token)
-            fresh = job_leases.give_back(connection, lease, self.clock())
-        if fresh:
+            return job_leases.give_back(connection, lease, self.clock())
+
+        if self.scribe.write(give_back):
             _log.info("lease %d was handed back: %s", lease_id, reason)
             self.ring()

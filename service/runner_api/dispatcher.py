@@ -13,13 +13,17 @@ from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import timedelta
+from typing import Protocol
 
 from reviewer.errors import ReviewError
 from service.runner_api.metrics import ApiMetrics
+from service.runner_api.scribe import Scribe
 from service.store import fleet, job_leases, jobs
 from service.store.ci_reaper import Hearing, Reaped, reap
 from service.store.ci_rows import JobState
 from service.store.database import Database
+from service.store.job_leases import Assigned
 from service.store.types import Clock
 
 log = logging.getLogger(__name__)
@@ -28,11 +32,24 @@ _TICK_SECONDS = 0.2
 _REAP_SECONDS = 1.0
 # A job may start though nothing changed: it has grown old, or its attempts' hosts are allowed again.
 _AGAIN_SECONDS = 2.0
-# After a decision the thread rests so many times as long as it took.
+# After a decision the thread rests so many times as long as it computed.
 _REST = 3.0
+# Runners fetch so many first before more is given out. What a dead one left behind does not count for long.
+_CROWD = 32
+_FRESH_SECONDS = 3.0
 
 
-Decide = Callable[[Database, Clock], fleet.Decision]
+class Decide(Protocol):
+    """As `service.store.fleet.assign_due`."""
+
+    def __call__(
+        self,
+        database: Database,
+        clock: Clock,
+        write: Callable[[fleet.Chosen], list[Assigned]],
+        known: fleet.Known,
+        /,
+    ) -> fleet.Decision: ...
 
 
 class Dispatcher:
@@ -41,12 +58,14 @@ class Dispatcher:
     def __init__(
         self,
         database: Database,
+        scribe: Scribe,
         clock: Clock,
         metrics: ApiMetrics,
         ring: Callable[[], object],
         decide: Decide,
     ) -> None:
         self._database = database
+        self._scribe = scribe
         self._clock = clock
         self._metrics = metrics
         self._ring = ring
@@ -56,6 +75,7 @@ class Dispatcher:
         self._stopped = False
         self._failing = False
         self._asked = True
+        self._known: fleet.Known = {}
         self._mark: tuple[int, ...] = ()
         self._decided = self._rest_until = self._reaped = float("-inf")
         self._hearing = Hearing()
@@ -153,8 +173,11 @@ class Dispatcher:
             return set()
         with self._database.read() as connection:
             mark = fleet.mark(connection)
-            ready = {lease.runner_id for lease in job_leases.unfetched(connection)}
-        if self._is_due(mark, now):
+            unfetched = job_leases.unfetched(connection)
+        ready = {lease.runner_id for lease in unfetched}
+        fresh = self._clock() - timedelta(seconds=_FRESH_SECONDS)
+        crowd = sum(lease.created_at > fresh for lease in unfetched)
+        if crowd < _CROWD and self._is_due(mark, now):
             ready |= self._decide()
         return ready
 
@@ -168,23 +191,20 @@ class Dispatcher:
 
     def _decide(self) -> set[int]:
         self._asked = False
-        began = time.monotonic()
+        began, used = time.monotonic(), time.thread_time()
         try:
-            decision = self._assign_due(self._database, self._clock)
+            decision = self._assign_due(self._database, self._clock, self._scribe.write, self._known)
         finally:
             self._decided = time.monotonic()
-            took = self._decided - began
-            self._rest_until = self._decided + _REST * took
-            self._metrics.decision_seconds.observe(took)
+            self._rest_until = self._decided + _REST * (time.thread_time() - used)
+            self._metrics.decision_seconds.observe(self._decided - began)
         self._metrics.assigned.inc(len(decision.assigned))
         return {lease.runner_id for lease in decision.assigned}
 
     def _reap(self, now: float) -> None:
         hears = self._hearing.check(self._clock().timestamp(), now)
         if hears:
-            with self._database.write() as connection:
-                reaped = reap(connection, self._clock())
-            self._tell(reaped)
+            self._tell(self._scribe.write(lambda connection: reap(connection, self._clock())))
         with self._database.read() as connection:
             found = jobs.counts(connection)
         for state in JobState:

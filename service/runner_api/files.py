@@ -169,7 +169,7 @@ class Upload:
         self._job = _descend(root, [str(job_id)], create=True)
         self._temporary = f".{secrets.token_hex(8)}"
         try:
-            self._room = limit - self._used(root / str(job_id))
+            self._room = limit - self._used(root / str(job_id), new=1)
             self._folder = _descend(self._job, parts[:-1], create=True)
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _LINKS
@@ -198,7 +198,7 @@ class Upload:
         try:
             os.fsync(self._file)
             fcntl.flock(self._job, fcntl.LOCK_EX)
-            if self._used(self._place) > self._limit:
+            if self._used(self._place, new=0) > self._limit:
                 raise self._too_large()
             try:
                 os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
@@ -220,7 +220,7 @@ class Upload:
             os.close(each)
         self._file = -1
 
-    def _used(self, place: Path) -> int:
+    def _used(self, place: Path, *, new: int) -> int:
         """Bytes of the job's other artifacts, and of what comes in now; the one that this replaces does not count."""
         own = place / self._path
         total = count = 0
@@ -231,7 +231,7 @@ class Upload:
                     with suppress(FileNotFoundError):
                         total += path.lstat().st_size
                         count += 1
-        if count >= _FILES:
+        if count + new > _FILES:
             raise FileRefused(f"no more than {_FILES} artifacts are kept of a job")
         return total
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Annotated, Any, BinaryIO, Literal, TypeVar
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Path, Query, Request
 from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
 from starlette.responses import Response, StreamingResponse
@@ -40,8 +40,12 @@ from service.store.job_leases import Lease
 from service.store.runners import Runner
 
 T = TypeVar("T")
+LeaseId = Annotated[int, Path(ge=1, lt=1 << 63)]
+Offset = Annotated[int, Query(ge=0, lt=1 << 62, description="of the first byte")]
+Wait = Annotated[float, Query(allow_inf_nan=False, description="seconds")]
 
-_THREADS = 4
+# Most of them wait for a commit.
+_THREADS = 12
 # Read and written in one go by a thread.
 _PIECE = 256 * 1024
 _BEARER = re.compile(r"[Bb]earer +([!-~]{1,200})")
@@ -73,7 +77,7 @@ class _Api:
         self._bodies = Bodies(desk.limits)
         self._calls = Buckets(desk.limits.rate, desk.limits.burst)
         self._refused = Buckets(desk.limits.refusals, desk.limits.refused_burst)
-        self._dispatcher = Dispatcher(desk.database, desk.clock, metrics, desk.ring, decide)
+        self._dispatcher = Dispatcher(desk.database, desk.scribe, desk.clock, metrics, desk.ring, decide)
         self._threads = ThreadPoolExecutor(_THREADS, "runner-api")
         self._uploads = asyncio.Semaphore(desk.limits.uploads)
         self.router = APIRouter(
@@ -87,11 +91,13 @@ class _Api:
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        self._desk.scribe.start()
         self._dispatcher.start()
         app.state.endings.append(self._dispatcher.end_claims)
         yield
         await self._dispatcher.close()
         self._threads.shutdown()
+        await asyncio.to_thread(self._desk.scribe.close)
 
     def _route(self) -> type[APIRoute]:
         """Routes whose errors are problems, and whose answers are counted."""
@@ -165,7 +171,7 @@ class _Api:
         answer = await self._do(self._desk.beat, runner, said)
         return _json(answer)
 
-    async def claim(self, request: Request, wait: float = 25.0) -> Response:
+    async def claim(self, request: Request, wait: Wait = 25.0) -> Response:
         """A job to run now, or 204 where none came"""
         runner = await self._runner(request)
         if not runner.takes_jobs:
@@ -208,30 +214,28 @@ class _Api:
     # Calls of a lease
 
     async def source(
-        self, request: Request, lease_id: int, tree: Literal["head", "base"]
+        self, request: Request, lease_id: LeaseId, tree: Literal["head", "base"]
     ) -> StreamingResponse:
         """The files of a tree, as tar.gz"""
         lease = await self._lease(request, lease_id)
         file = await self._do(self._desk.source, lease, tree)
         return StreamingResponse(self._pieces(file), media_type="application/gzip")
 
-    async def beat_lease(self, request: Request, lease_id: int) -> Response:
+    async def beat_lease(self, request: Request, lease_id: LeaseId) -> Response:
         """The job is under way; whether it should stop"""
         token = _bearer(request)
         said = await self._bodies.model(request, LeaseBeat)
         return _json(await self._do(self._desk.beat_lease, lease_id, token, said.step))
 
-    async def log(self, request: Request, lease_id: int, offset: int) -> Response:
+    async def log(self, request: Request, lease_id: LeaseId, offset: Offset) -> Response:
         """Output of the job, from a byte on; what is kept already is skipped"""
         lease = await self._lease(request, lease_id)
-        if offset < 0:
-            raise Refusal(422, f"offset {offset} is negative", "count from the log's first byte")
         data = await self._bodies.read(request, self._limits.log_chunk)
         await self._do(self._desk.append_log, lease, _bearer(request), offset, data)
         self._metrics.log_bytes.inc(len(data))
         return Response(status_code=204)
 
-    async def artifact(self, request: Request, lease_id: int, path: str) -> Response:
+    async def artifact(self, request: Request, lease_id: LeaseId, path: str) -> Response:
         """Keep a file that the job left"""
         lease = await self._lease(request, lease_id)
         async with self._uploads:
@@ -251,7 +255,7 @@ class _Api:
                 await self._do(upload.abandon)
         return _json(kept, 201)
 
-    async def report(self, request: Request, lease_id: int) -> Response:
+    async def report(self, request: Request, lease_id: LeaseId) -> Response:
         """The evidence of a job; a second one changes nothing"""
         token = _bearer(request)
         lease = await self._do(self._desk.find, lease_id, token)
@@ -261,7 +265,7 @@ class _Api:
         self._dispatcher.nudge()
         return Response(status_code=204)
 
-    async def give_back(self, request: Request, lease_id: int) -> Response:
+    async def give_back(self, request: Request, lease_id: LeaseId) -> Response:
         """The job waits again, not counted as an attempt"""
         token = _bearer(request)
         said = await self._bodies.model(request, Returned)
@@ -276,7 +280,7 @@ class _Api:
         self._count(runner.id)
         return runner
 
-    async def _lease(self, request: Request, lease_id: int) -> Lease:
+    async def _lease(self, request: Request, lease_id: LeaseId) -> Lease:
         lease = await self._do(self._desk.use, lease_id, _bearer(request))
         self._count(lease.runner_id)
         return lease

@@ -6,7 +6,7 @@ The decision itself is `ci_dispatch.lease.assign`; it runs between two transacti
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -27,6 +27,7 @@ from service.store.types import Clock
 LISTEN_SECONDS = 45.0
 # The most jobs of one decision: the transaction that writes them holds SQLite's write lock.
 BATCH = 64
+_READ = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +48,65 @@ class Decision:
     waiting: int
 
 
-def assign_due(database: Database, clock: Clock) -> Decision:
-    """Decides who starts now and writes the leases; another process may do the same at the same time."""
+Known = dict[tuple[int, int], Waiting]
+"""Waiting jobs by id and fence."""
+Chosen = Callable[[sa.Connection], list[Assigned]]
+
+
+def assign_due(
+    database: Database,
+    clock: Clock,
+    write: Callable[[Chosen], list[Assigned]] | None = None,
+    known: Known | None = None,
+) -> Decision:
+    """Decides who starts now and writes the leases; another process may do the same at the same time.
+
+    `write` calls what it is given in a transaction that it commits; by default one of its own. `known` as in `waiting`.
+    """
     with database.read() as connection:
-        seen = read(connection, clock())
+        seen = read(connection, clock(), known)
     if not seen.waiting or not any(host.free or host.free_slots for host in seen.hosts):
         return Decision([], len(seen.waiting))
     chosen = assign(seen.waiting, seen.hosts, seen.running, clock().timestamp(), seen.recent)
     if not chosen:
         return Decision([], len(seen.waiting))
+
+    def chosen_now(connection: sa.Connection) -> list[Assigned]:
+        return write_assignments(connection, chosen[:BATCH], clock())
+
+    if write is not None:
+        return Decision(write(chosen_now), len(seen.waiting))
     with database.write() as connection:
-        return Decision(write_assignments(connection, chosen[:BATCH], clock()), len(seen.waiting))
+        return Decision(chosen_now(connection), len(seen.waiting))
 
 
-def read(connection: sa.Connection, now: datetime) -> Fleet:
-    """The fleet as it is now."""
+def read(connection: sa.Connection, now: datetime, known: Known | None = None) -> Fleet:
+    """The fleet as it is now; `known` as in `waiting`."""
     held = open_leases(connection)
-    return Fleet(waiting(connection), hosts(connection, held, now), held, recent(connection, now))
+    return Fleet(waiting(connection, known), hosts(connection, held, now), held, recent(connection, now))
 
 
-def waiting(connection: sa.Connection) -> list[Waiting]:
-    """Queued jobs that nobody wants stopped."""
+def waiting(connection: sa.Connection, known: Known | None = None) -> list[Waiting]:
+    """Queued jobs that nobody wants stopped. With `known`, rows that were read before are not read again.
+
+    A queued job changes only by being leased and put back, which raises its fence.
+    """
     c = jobs.c
-    found = sa.select(
-        c.id, c.arch, c.gpus, c.priority, c.queued_at, c.pull, c.author, c.trusted, c.limit_seconds, c.avoid
-    ).where(sa.text("state = 'queued'"), c.cancel == "")
-    return [_waiting(row) for row in connection.execute(found)]
+    queued = (sa.text("state = 'queued'"), c.cancel == "")
+    if known is None:
+        known = {}
+    ids = [(row.id, row.fence) for row in connection.execute(sa.select(c.id, c.fence).where(*queued))]
+    columns = (
+        c.id, c.fence, c.arch, c.gpus, c.priority, c.queued_at, c.pull, c.author, c.trusted, c.limit_seconds, c.avoid
+    )  # fmt: skip
+    fresh = [job_id for job_id, fence in ids if (job_id, fence) not in known]
+    for first in range(0, len(fresh), _READ):
+        some = sa.select(*columns).where(c.id.in_(fresh[first : first + _READ]))
+        known.update({(row.id, row.fence): _waiting(row) for row in connection.execute(some)})
+    found = {key: known[key] for key in ids if key in known}
+    known.clear()
+    known.update(found)
+    return list(found.values())
 
 
 def _waiting(row: Any) -> Waiting:

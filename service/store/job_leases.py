@@ -59,6 +59,7 @@ class Assigned:
     lease_id: int
     job_id: int
     runner_id: int
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def write_assignments(
     held = [{"lease_id": ids[one.job_id], "uuid": uuid} for one in placed for uuid in one.gpus]
     if held:
         connection.execute(sa.insert(lease_gpus), held)
-    return [Assigned(ids[one.job_id], one.job_id, one.runner_id) for one in placed]
+    return [Assigned(ids[one.job_id], one.job_id, one.runner_id, now) for one in placed]
 
 
 def _with_room(connection: sa.Connection, assignments: Sequence[Assignment]) -> list[Assignment]:
@@ -202,7 +203,7 @@ def _take_jobs(connection: sa.Connection, job_ids: Sequence[int], now: datetime)
 def unfetched(connection: sa.Connection) -> list[Assigned]:
     """Leases that wait for their runner, oldest first."""
     found = (
-        sa.select(leases.c.id, leases.c.job_id, leases.c.runner_id)
+        sa.select(leases.c.id, leases.c.job_id, leases.c.runner_id, leases.c.created_at)
         .where(sa.text("state = 'open'"), leases.c.granted_at.is_(None))
         .order_by(leases.c.id)
     )
@@ -362,7 +363,9 @@ def put_back(
     if job.cancel:
         end_job(connection, job.id, quiet_end(job.cancel), now)
         return
-    requeue(connection, job.id, avoiding(job.avoid, [lease.runner_id], []), now, run_id=job.run_id)
+    # A runner that was too busy to fetch it is as good as any other.
+    avoid = job.avoid if lease.granted_at is None else avoiding(job.avoid, [lease.runner_id], [])
+    requeue(connection, job.id, avoid, now, run_id=job.run_id)
 
 
 def avoiding(avoid: dict[str, list[Any]], hosts: Iterable[int], uuids: Iterable[str]) -> dict[str, list[Any]]:

@@ -21,6 +21,7 @@ SILENT_SECONDS = 45.0
 """Without a beat for so long a runner is no capacity."""
 SKEW_SECONDS = 5.0
 """A sign of life from further in the future was made by a clock that has been set back since."""
+_MOST_SLOTS = 10_000
 _ANSWER_SECONDS = 5.0
 """A beat may have been written before the grant that it does not name."""
 
@@ -136,7 +137,7 @@ def _place(
 def _offer(inventory: Inventory) -> dict[str, object]:
     return {
         "arch": inventory.arch,
-        "slots": inventory.slots,
+        "slots": min(inventory.slots, _MOST_SLOTS),
         "sandbox": inventory.sandbox,
         "inventory": inventory.model_dump_json(),
     }

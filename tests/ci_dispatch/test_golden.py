@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,13 @@ def test_relative_tolerance_is_relative_to_the_kept_number(judged: Callable[...,
     golden = TOLERANT.model_copy(update={"tolerances": {"logprobs": Tolerance(relative=0.1)}})
     assert judged(made(a=[answer(logprobs=[110.0])]), made(a=[answer(logprobs=[100.0])]), golden).passed
     assert not judged(made(a=[answer(logprobs=[100.0])]), made(a=[answer(logprobs=[90.0])]), golden).passed
+
+
+def test_nothing_is_near_infinity(judged: Callable[..., Comparison]) -> None:
+    golden = TOLERANT.model_copy(update={"tolerances": {"logprobs": Tolerance(relative=0.1)}})
+    assert not judged(
+        made(a=[answer(logprobs=[1.0])]), made(a=[answer(logprobs=[float("inf")])]), golden
+    ).passed
 
 
 @pytest.mark.parametrize("changed", [{"ids": [5.00001, 6]}, {"text": "hi "}, {"more": 1}])
@@ -229,6 +238,11 @@ def test_a_golden_whose_twins_make_no_sense_is_refused(judged: Callable[..., Com
     assert "twin" in judged(made(sync=[answer()]), made(sync=[answer()]) | {"twins": twins}).refused
 
 
+def test_a_twin_of_a_twin_is_refused(judged: Callable[..., Comparison]) -> None:
+    kept = made(sync=[answer()], fast=[answer()]) | {"twins": {"quick": "fast", "fast": "sync"}}
+    assert "twin" in judged(made(sync=[answer()]), kept).refused
+
+
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
@@ -285,11 +299,12 @@ def test_links_pipes_and_folders_in_place_of_outputs_are_refused(
 
 
 def test_hostile_text_stays_bounded_and_survives_json_and_utf8(judged: Callable[..., Comparison]) -> None:
-    raw = json.dumps(made(**{"\ud800" + "n" * 9_999: [answer(text="\ud800\0" + "t" * 9_999)]})).encode()
-    one = judged(None, json.loads(raw) | {"cases": {"\ud800" + "n" * 9_999: [answer()]}}, raw=raw)
+    raw = json.dumps(made(**{"\ud800\0" + "n" * 9_999: [answer(text="\ud800\0" + "t" * 9_999)]})).encode()
+    one = judged(None, json.loads(raw) | {"cases": {"\ud800\0" + "n" * 9_999: [answer()]}}, raw=raw)
     assert Comparison.model_validate_json(one.model_dump_json()) == one
     (difference,) = one.differences
     assert len(difference.case) <= 200
+    assert "\0" not in difference.case + difference.actual
     assert len(difference.actual) <= 500
 
 
@@ -302,3 +317,14 @@ def test_the_first_differences_are_named_and_all_are_counted(judged: Callable[..
     assert len(one.differences) == MAX_DIFFERENCES
     assert len(one.failures) == 20
     assert len(one.model_dump_json()) < 50_000
+
+
+def test_a_runner_needs_pydantic_alone_for_it() -> None:
+    code = (
+        "import sys, ci_dispatch.golden, ci_dispatch.kpis\n"
+        "print(*sorted({'numpy', 'scipy', 'jinja2', 'yaml', 'reviewer', 'service'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == []

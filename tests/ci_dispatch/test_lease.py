@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ci_dispatch.fleet import AVOID_SECONDS
-from ci_dispatch.lease import KEEP_SECONDS, PRIORITY_SECONDS, Host, Used, assign
+from ci_dispatch.lease import KEEP_SECONDS, PRIORITY_SECONDS, WIDTH_SECONDS, Host, Used, assign
 from tests.ci_dispatch.lease_kit import NOW, gpus, host, job, lease, placed, started
 
 
@@ -78,6 +78,17 @@ class TestSlots:
         assert sorted(found.values()) == [1, 2, 2, 3, 3]
         assert found[0] != found[1]
 
+    def test_slots_are_shared_out_as_gpus_are(self) -> None:
+        waiting = [job(1, 0, user="eve", age=600), job(2, 0, user="ada")]
+        assert started(waiting, [host(1, slots=1)], [lease(9, 1, (), user="eve")]) == {2: 1}
+        assert started(waiting, [host(1, slots=1, leased=1)], [lease(9, 1, gpus(1, 1), user="eve")]) == {1: 1}
+
+    def test_a_slot_in_use_is_one_to_wait_for_after_a_failure(self) -> None:
+        again = job(1, 0, avoid_hosts=frozenset({1}))
+        hosts = [host(1, slots=1), host(2, slots=0)]
+        assert started([again], hosts) == {1: 1}
+        assert started([again], hosts, [lease(9, 2, ())]) == {}
+
     def test_slots_and_gpus_do_not_stand_in_each_others_way(self) -> None:
         assert started([job(1, 0), job(2, 8)], [host(1, slots=1)]) == {1: 1, 2: 1}
 
@@ -91,6 +102,12 @@ class TestTurns:
         assert started(waiting, [host(1, 1)]) == {2: 1}
         waiting = [job(1, age=PRIORITY_SECONDS * 2 + 1), job(2, priority=2)]
         assert started(waiting, [host(1, 1)]) == {1: 1}
+
+    def test_small_jobs_go_a_little_ahead_of_large_ones(self) -> None:
+        waiting = [job(1, 2, age=WIDTH_SECONDS - 1), job(2)]
+        assert started(waiting, [host(1, 2)]) == {2: 1}
+        waiting = [job(1, 2, age=WIDTH_SECONDS + 1), job(2)]
+        assert started(waiting, [host(1, 2)]) == {1: 1}
 
     def test_a_flood_of_one_user_does_not_hold_up_another(self) -> None:
         """The flood has waited as long as the default of pending_minutes lets it."""
@@ -122,6 +139,11 @@ class TestTurns:
         ):
             assert placed(assign(waiting, [host(1, 1)], [], NOW, [other])) == {1: 1}
 
+    def test_only_the_last_while_counts(self) -> None:
+        used = Used("sm90", 1, "ada's pull", "ada", NOW - 50_000, NOW - 1750)
+        waiting = [job(1, user="eve"), job(2, user="ada", age=600)]
+        assert placed(assign(waiting, [host(1, 1)], [], NOW, [used])) == {2: 1}
+
 
 class TestLargeJobs:
     def test_a_host_is_kept_for_one_that_has_waited_and_comes_first(self) -> None:
@@ -149,6 +171,16 @@ class TestLargeJobs:
         running = [lease(8, 1, gpus(1, 2), ran=3000), lease(9, 1, gpus(1, 3, first=2), ran=600)]
         waiting = [job(1, 4, age=3600), job(2, user="bob", age=1), job(3, user="cid")]
         assert started(waiting, [host(1, leased=5)], running) == {2: 1}
+
+    def test_leases_that_end_together_leave_it_what_both_give_back(self) -> None:
+        running = [lease(8, 1, gpus(1, 4), ran=1800), lease(9, 1, gpus(1, 3, first=4), ran=1800)]
+        waiting = [job(1, 4, age=3600), job(2, user="bob")]
+        assert started(waiting, [host(1, leased=7)], running) == {2: 1}
+
+    def test_what_starts_in_the_same_decision_is_waited_for_too(self) -> None:
+        first, large = job(1, age=9999, limit=1000.0), job(2, 8, age=9999)
+        for limit, runs in ((999.0, {1: 1, 3: 1}), (1001.0, {1: 1})):
+            assert started([first, large, job(3, user="bob", limit=limit)], [host(1)]) == runs
 
     def test_the_host_that_is_free_first_is_kept(self) -> None:
         hosts = [host(1, leased=7), host(2, leased=7)]
@@ -208,7 +240,14 @@ class TestAfterAFailure:
 
     def test_a_host_is_kept_without_the_gpus_that_failed(self) -> None:
         again = job(1, 4, age=3600, avoid_gpus=frozenset(gpus(1, 2)))
-        running = [lease(9, 1, gpus(1, 6, first=2), ran=1800)]
         free = replace(host(1), free=gpus(1, 2))
+        running = [
+            lease(8, 1, gpus(1, 2, first=2), ran=3000),
+            lease(9, 1, gpus(1, 4, first=4), ran=1800),
+        ]
         assert started([again], [free], running) == {}
-        assert started([again, job(2, 2, user="bob")], [free], running) == {2: 1}
+        # The first lease gives back two, the second the other two that it waits for.
+        assert started([again, job(2, 2, user="bob", limit=1700.0)], [free], running) == {2: 1}
+        assert started([again, job(2, 2, user="bob", limit=1900.0)], [free], running) == {2: 1}
+        wider = replace(again, avoid_gpus=frozenset(gpus(1, 4)))
+        assert started([wider, job(2, 1, user="bob", limit=1900.0)], [free], running) == {}

@@ -165,6 +165,12 @@ def test_only_rounds_in_which_every_side_ran_count() -> None:
     assert (one.verdict, one.samples) == ("too_few", 4)
 
 
+@pytest.mark.parametrize("missing", ["base", "base_again"])
+def test_a_kpi_that_one_run_of_the_base_gives_is_not_new(missing: str) -> None:
+    (one,) = compare([one for one in measured(3.0) if one.side != missing], PERF)
+    assert (one.verdict, one.samples) == ("too_few", 0)
+
+
 def test_a_kpi_of_the_head_alone_is_new_and_one_of_the_base_alone_is_not_let_go() -> None:
     samples = measured(names=("both", "head only", "base only"))
     samples = [
@@ -300,6 +306,12 @@ def test_a_name_given_twice_counts_for_neither(tmp_path: Path) -> None:
     samples, bad = read(tmp_path, {"kpis": [{"name": "k", "value": value} for value in (1, 2, 3)]})
     assert samples == []
     assert bad == ['head, round 3: "k": given twice, so neither counts']
+
+
+def test_numbers_beyond_the_first_thousand_are_not_kept(tmp_path: Path) -> None:
+    samples, bad = read(tmp_path, {"kpis": [{"name": f"{n}", "value": 1} for n in range(kpis.MAX_KPIS + 1)]})
+    assert len(samples) == kpis.MAX_KPIS
+    assert bad == ["head, round 3: 1,001 entries; the first 1,000 are read"]
 
 
 def test_a_million_entries_are_cut_and_said(tmp_path: Path) -> None:

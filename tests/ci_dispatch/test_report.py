@@ -175,6 +175,23 @@ def test_a_job_that_waits_runs_or_is_skipped() -> None:
     assert skipped.title == "skipped: no matching paths"
 
 
+def test_a_skipped_job_says_why_in_the_readers_words_and_does_not_wait() -> None:
+    for reason, english, chinese in (
+        ("skipped: no matching paths", "skipped: no matching paths", "已跳过：没有匹配的路径"),
+        (
+            "passed before | for this tree",
+            "passed before \\| for this tree",
+            "passed before \\| for this tree",
+        ),
+    ):
+        view = JobView(job(), "skipped", reason=reason)
+        for words, style in ((english, WRITING), (chinese, writing("zh"))):
+            text = comment(ABOUT, [view], style)
+            assert f"| {words} |" in text
+            assert "<details" not in text
+            assert "Waiting" not in check(view, style).summary
+
+
 def test_done_and_a_result_go_together() -> None:
     with pytest.raises(ValueError, match="only as done"):
         JobView(job(), "done")
@@ -425,7 +442,9 @@ def test_the_largest_reports_fit_and_say_what_they_left_out() -> None:
     assert len(made.title) <= 200
     assert "more left out" in made.text
     html(made.text)
-    text = comment(ABOUT, [enormous(f"job-{n:02}{'n' * 94}") for n in range(100)], WRITING)
+    views = [enormous(f"job-{n:02}{'n' * 94}") for n in range(100)]
+    views[7] = done(Outcome.CODE, job("red"), log_tail=("🔥" * 200 + "\n") * 100)
+    text = comment(ABOUT, views, WRITING)
     assert size(text) <= 65_536
     assert "job-00" in text
     assert text.endswith("edit this comment in place</sub>")
@@ -444,6 +463,15 @@ def test_a_log_keeps_its_end_without_colours() -> None:
     assert size(text) < 20_000
     short = check(done(Outcome.CODE, log_tail="\x1b[31mred\x1b[0m \x1b]0;title\x07x\n"), WRITING).text
     assert "\nred x\n" in short
+
+
+def test_the_comment_shows_the_logs_end_of_what_failed_by_itself_alone() -> None:
+    log = "first line\n" + "more\n" * 1_000 + "AssertionError: 3 != 4\n"
+    for outcome in Outcome:
+        text = comment(ABOUT, [done(outcome, log_tail=log)], WRITING)
+        assert ("AssertionError: 3 != 4" in text) is (outcome in (Outcome.CODE, Outcome.TIMED_OUT))
+        assert "first line" not in text
+        assert size(text) < 4_000
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -65,6 +65,7 @@ class RunnerService:
         self.faults: dict[str, list[Fault]] = {}
         self.calls: list[str] = []
         self.drain = False
+        self.holds_claims = False
         self.lease_seconds = 30.0
         self.log_bytes = 64 << 20
         self.beat_seconds = 0.5
@@ -131,7 +132,7 @@ class RunnerService:
             if self.waiting:
                 return 200, self._grant(*self.waiting.pop(0))
             left = deadline - time.monotonic()
-            if left <= 0 or (self.beats and self.beats[-1].draining):
+            if left <= 0 or (self.beats and self.beats[-1].draining and not self.holds_claims):
                 return 204, None
             self.changed.wait(min(left, 0.1))
 

@@ -200,6 +200,17 @@ def test_a_job_that_is_assigned_at_the_instant_of_draining_is_handed_back(
     assert len(service.leases) + len(service.waiting) == 1
 
 
+def test_a_claim_that_the_service_holds_does_not_keep_an_idle_runner_from_ending(
+    service: RunnerService, tmp_path: Path
+) -> None:
+    service.holds_claims = True
+    with running(service, build_host(tmp_path), Steered.opened(), claim_seconds=120) as current:
+        service.wait_for(lambda: "claim" in service.calls and service.beats)
+        current.agent.signalled()
+        current.end()
+    assert service.calls[-1] == "deregister"
+
+
 def test_a_second_signal_ends_jobs_and_says_so(service: RunnerService, tmp_path: Path) -> None:
     execute = Steered()
     execute.before.set()

@@ -106,6 +106,11 @@ def test_a_bar_in_a_reason_does_not_end_its_cell() -> None:
     assert table.splitlines()[-1] == "| `smoke` | failed | 1 | a \\| b |"
 
 
+def test_a_reason_that_holds_of_two_comments_is_given_once() -> None:
+    reason = give(Why.NO_PERMISSION, login="mallory")
+    assert CiReplies("en", ()).refused([reason, reason]).count("mallory") == 1
+
+
 def test_the_answer_comes_first_and_what_else_is_in_the_way_below() -> None:
     said = CiReplies("en", ()).refused([give(Why.CONFLICT, head="abc"), give(Why.BLOCKED, head="abc")])
     first, second = said.split("\n\n")

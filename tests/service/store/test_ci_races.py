@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from ci_dispatch.lease import Assignment
-from ci_dispatch.model import JobReport, Outcome
+from ci_dispatch.model import JobReport, JobResult, Outcome
 from service.store import fleet, job_leases, jobs, runners
 from service.store.ci_reaper import reap
 from service.store.database import Database
@@ -43,10 +44,12 @@ def together(*calls: Callable[[], object]) -> list[object]:
 
 
 def running(ci: Ci, number: int) -> tuple[int, Granted]:
-    """A job that a host of its own runs."""
-    runner = ci.runner(f"h{number}")
+    """A job that runs."""
+    ci.runner(f"h{number}")
     job_id = ci.queue(job(number=number))
-    granted = ci.granted(runner)
+    (assigned,) = ci.assign().assigned
+    granted = ci.fetch(assigned.runner_id)
+    assert granted is not None
     ci.keep(granted)
     return job_id, granted
 
@@ -71,12 +74,13 @@ def test_two_writers_of_the_same_decision_give_it_once(ci: Ci) -> None:
         runner = ci.runner(f"h{number}", gpus=1)
         first, second = ci.run(job("a", gpus=1, number=number), job("b", gpus=1, number=number))
 
-        def write(job_id: int, runner: int = runner, number: int = number) -> int:
+        def write(job_id: int, runner: int, number: int) -> int:
             with ci.database.write() as connection:
                 one = Assignment(job_id, runner, (f"GPU-h{number}-0",))
                 return len(write_assignments(connection, [one], ci.clock()))
 
-        assert sorted(map(str, together(lambda: write(first), lambda: write(second)))) == ["0", "1"]
+        answers = together(*(partial(write, job_id, runner, number) for job_id in (first, second)))
+        assert sorted(map(str, answers)) == ["0", "1"]
 
 
 def test_two_claims_fetch_a_lease_once(ci: Ci) -> None:
@@ -183,8 +187,6 @@ def test_a_drain_and_an_assignment_lose_nothing(ci: Ci) -> None:
 
 
 def test_a_new_head_and_a_next_attempt_leave_nothing_queued_for_the_old_head(ci: Ci) -> None:
-    from ci_dispatch.model import JobResult
-
     for number in range(ROUNDS):
         job_id, granted = running(ci, number)
         close(ci, granted)
