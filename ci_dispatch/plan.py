@@ -133,18 +133,6 @@ def plan(
     )
 
 
-def superseded(history: Iterable[Attempt], change: Change) -> tuple[str, ...]:
-    """The keys of this pull request's open jobs that test another head, or this one against another base."""
-    wanted = change.head_sha, change.base_sha
-    return tuple(
-        attempt.job.key
-        for attempt in history
-        if attempt.outcome is None
-        and _is_of(attempt.job, change)
-        and (attempt.job.head_sha, attempt.job.base_sha) != wanted
-    )
-
-
 def concerns(spec: JobSpec, change: Change, matches: Matches) -> bool:
     """Whether something changed that the job is for."""
     return change.paths is None or any(matches(path, spec.paths) for path in change.paths)

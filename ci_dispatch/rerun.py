@@ -180,15 +180,6 @@ def retry_again(
     )
 
 
-def to_cancel(history: Iterable[Attempt], change: Change) -> tuple[str, ...]:
-    """`/ci cancel`: the keys of all open jobs of the pull request, whichever commit they test."""
-    return tuple(
-        attempt.job.key
-        for attempt in history
-        if attempt.outcome is None and (attempt.job.repo, attempt.job.number) == (change.repo, change.number)
-    )
-
-
 def _reused(spec: JobSpec, before: Attempt | None, change: Change, history: Sequence[Attempt]) -> bool:
     """Whether it did not run for this commit because the same files had passed."""
     return before is None and passed_before(spec, change, history) is not None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ci_dispatch.model import Golden, JobSpec, Outcome, Perf
-from ci_dispatch.plan import NO_PATHS, Attempt, plan, superseded
+from ci_dispatch.plan import NO_PATHS, plan
 from reviewer.globs import matches
 from tests.ci_dispatch.jobs_kit import BENCH, SMOKE, attempt, change, host, policy, spec
 
@@ -192,19 +192,6 @@ class TestSameTree:
         for trusted, runs in ((True, ["lint"]), (False, [])):
             found = plan(policy(LINT), change("a", trusted=trusted), matches, history=[earlier])
             assert names(found) == runs
-
-
-class TestSuperseding:
-    def test_a_new_head_or_base_ends_what_is_open_for_others(self) -> None:
-        old = attempt(LINT, None, head_sha="old")
-        rebased = attempt(LINT, None, base_sha="old")
-        others = (
-            attempt(LINT, None),
-            attempt(LINT, Outcome.PASSED, head_sha="old"),
-            attempt(LINT, None, head_sha="old", repo="o/s"),
-        )
-        foreign = Attempt(old.job.model_copy(update={"number": 8}), "tree", None)
-        assert superseded([old, rebased, *others, foreign], change("a")) == (old.job.key, rebased.job.key)
 
 
 @given(

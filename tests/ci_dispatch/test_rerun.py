@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ci_dispatch.model import Outcome
-from ci_dispatch.rerun import Left, retry, retry_again, run_again, to_cancel
+from ci_dispatch.rerun import Left, retry, retry_again, run_again
 from reviewer.globs import matches
 from tests.ci_dispatch.jobs_kit import attempt, change, ended, host, policy, spec
 
@@ -152,9 +152,3 @@ class TestRetry:
     def test_only_the_newest_attempt_counts(self) -> None:
         history = [attempt(LINT, Outcome.CODE, 2), attempt(LINT, Outcome.INFRA, 1)]
         assert retry_again(policy(LINT), change("a"), matches, history).jobs == ()
-
-
-def test_cancel_ends_all_that_is_open_of_the_pull_request() -> None:
-    open_, old = attempt(LINT, None), attempt(LINT, None, head_sha="old")
-    others = [attempt(LINT, Outcome.CODE, 2), attempt(LINT, None, number=8), attempt(LINT, None, repo="o/s")]
-    assert to_cancel([open_, *others, old], change("a")) == (open_.job.key, old.job.key)

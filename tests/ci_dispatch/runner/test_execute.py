@@ -45,7 +45,7 @@ def test_the_job_leaves_no_folder_behind(bench: Bench) -> None:
 
 
 def test_folders_nested_deeper_than_paths_may_be_long_are_removed(bench: Bench) -> None:
-    script = "import os\nfor _ in range(3000):\n    os.mkdir('deep'); os.chdir('deep')"
+    script = "import os\nfor _ in range(1500):\n    os.mkdir('deep'); os.chdir('deep')"
     ran = bench.run(job(python(script), trusted=True))
     assert ran.endings == ["exited"]
     assert list((bench.workplace.folder / "jobs").iterdir()) == []
