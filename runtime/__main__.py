@@ -17,7 +17,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for module in (server, smoke, bench, profile):
         module.add_parser(commands)
     arguments = parser.parse_args(argv)
-    status: int = arguments.command(arguments)
+    try:
+        status: int = arguments.command(arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     return status
 
 

@@ -30,6 +30,7 @@ class StepInputs:
         last_tokens: int64 [batch], the row of each lane's last token; None in a decode, where every row is one.
         max_query_length: most new tokens of a lane.
         host_kv_lengths: int32 [batch], `kv_lengths` in host memory.
+        host_query_indptr: int32 [batch + 1], `query_indptr` in host memory; None in a decode, where it counts up by one.
     """
 
     token_ids: torch.Tensor
@@ -43,6 +44,7 @@ class StepInputs:
     max_query_length: int
     is_decode: bool
     host_kv_lengths: Int32s
+    host_query_indptr: Int32s | None = None
 
 
 def to_device(array: npt.NDArray[np.generic], device: torch.device) -> torch.Tensor:
@@ -75,13 +77,14 @@ def make_inputs(plan: StepPlan, page_size: int, last_ids: torch.Tensor) -> StepI
         token_ids = torch.where(token_ids == FEED, last_ids[to_device(rows, device)], token_ids)
     sequence_lengths = to_device(starts, device)
     is_decode = isinstance(plan, Decode)
+    query_indptr = np.concatenate([[0], ends]).astype(np.int32)
     return StepInputs(
         token_ids=token_ids,
         positions=sequence_lengths if is_decode else to_device(positions, device),
         slots=to_device(
             tables[lanes, positions // page_size] * np.int64(page_size) + positions % page_size, device
         ),
-        query_indptr=to_device(np.concatenate([[0], ends]).astype(np.int32), device),
+        query_indptr=to_device(query_indptr, device),
         sequence_lengths=sequence_lengths,
         kv_lengths=to_device(starts + counts, device),
         block_tables=to_device(tables, device),
@@ -89,6 +92,7 @@ def make_inputs(plan: StepPlan, page_size: int, last_ids: torch.Tensor) -> StepI
         max_query_length=int(counts.max()),
         is_decode=is_decode,
         host_kv_lengths=starts + counts,
+        host_query_indptr=None if is_decode else query_indptr,
     )
 
 

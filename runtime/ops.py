@@ -122,7 +122,7 @@ class ReferenceOps:
             top_k=config.per_token,
             normalize=config.normalize,
             valid=None if live is None else int(live),
-        ).to(x.dtype)
+        )
         return x + mixed if residual else mixed
 
     def logits(self, x: torch.Tensor, norm: torch.Tensor, eps: float, head: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ class AttentionBackend(Protocol):
         ...
 
     def replan(self, parameters: AttentionParameters) -> None:
-        """Make the host's part of a step from `host_kv_lengths`; called through `runtime.attention.replanning`.
+        """Make the host's part of a step from its `host_kv_lengths` and `host_query_indptr`; called through `runtime.attention.replanning`.
 
         It may enqueue copies into memory of its own. It may not wait for the device, move any tensor that the parameters
         hold, or write to the step's inputs.

@@ -141,10 +141,17 @@ class _PrefillSchedule(_Schedule):
         super().__init__(wrapper, config, page_size)
 
     def replan(self, inputs: StepInputs, pages: Pages) -> None:
-        """Make the schedule of a step, whose pages will be in `pages` when it runs."""
+        """Make the schedule of a step, whose pages will be in `pages` when it runs.
+
+        Raises:
+            AttentionBackendError: the step's query pointers are on the device alone; to read them would be to wait.
+        """
+        if inputs.host_query_indptr is None:
+            raise AttentionBackendError(
+                "flashinfer: expected a prefill's host_query_indptr, got none; make_inputs gives it"
+            )
         kv_indptr, last = self._lengths(inputs)
-        # A prefill's query pointers are on the device alone: the one thing that is waited for, by prefills only.
-        query_indptr = inputs.query_indptr.cpu()
+        query_indptr = torch.from_numpy(inputs.host_query_indptr)
         with self._written():
             self.wrapper.plan(
                 query_indptr, kv_indptr, pages.kv_indices, last, *self._shape, causal=True, **self._options

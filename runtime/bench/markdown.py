@@ -1,7 +1,7 @@
-"""`python -m runtime.bench.markdown FIGURES.json runtime/BENCHMARKS.md`: put measured figures into the page.
+"""`python -m runtime.bench.markdown FIGURES.json ... runtime/BENCHMARKS.md`: put measured figures into the page.
 
-What lies between the page's two marks is replaced; the text around them, which says what limits a missed target, is
-people's.
+Of several files the first says what was measured with; rows of a part that several have follow each other. What lies between
+the page's two marks is replaced; the text around them, which says what limits a missed target, is people's.
 """
 
 import json
@@ -19,7 +19,13 @@ def tables(figures: Mapping[str, Any]) -> str:
     """A line on what the figures were measured with, then one table for each part that was."""
     about = ", ".join(f"{name} {value}" for name, value in figures["about"].items() if name != "arch")
     lines = [f"Measured {about}."]
-    parts = (("decode", _decode), ("peers", _peers), ("arrivals", _arrivals), ("capture", _capture))
+    parts = (
+        ("decode", _decode),
+        ("peers", _peers),
+        ("arrivals", _arrivals),
+        ("serving", _serving),
+        ("capture", _capture),
+    )
     for name, make in parts:
         if figures.get(name):
             lines += ["", f"### {TITLES[name]}", "", *make(figures)]
@@ -30,6 +36,7 @@ TITLES = {
     "decode": "A decode step",
     "peers": "Peers",
     "arrivals": "Latency under Poisson arrivals",
+    "serving": "Through the server",
     "capture": "Capture",
 }
 
@@ -103,6 +110,33 @@ def _arrivals(figures: Mapping[str, Any]) -> list[str]:
     )
 
 
+def _serving(figures: Mapping[str, Any]) -> list[str]:
+    header = (
+        "shape", "GPUs", "load", "requests", "tokens/s", "engine alone", "TTFT p50 ms", "p99", "over the engine",
+        "between tokens p50 ms", "p99", "over the engine",
+    )  # fmt: skip
+    return _table(
+        header,
+        [
+            (
+                row["shape"],
+                row["ranks"],
+                row["load"],
+                row["requests"],
+                f"{row['tokens_per_s']:,.0f}",
+                f"{row['engine_tokens_per_s']:,.0f}",
+                f"{row['ttft_p50']:.2f}",
+                f"{row['ttft_p99']:.2f}",
+                f"{row['ttft_p50'] - row['engine_ttft_p50']:+.2f}",
+                f"{row['gap_p50']:.2f}",
+                f"{row['gap_p99']:.2f}",
+                f"{row['gap_p50'] - row['engine_gap_p50']:+.2f}",
+            )
+            for row in figures["serving"]
+        ],
+    )
+
+
 def _capture(figures: Mapping[str, Any]) -> list[str]:
     return _table(
         ("backend", "buckets", "first s", "warm s", "pool MiB"),
@@ -127,9 +161,20 @@ def _line(cells: Sequence[object]) -> str:
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
+def merged(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures of several runs as one's."""
+    figures: dict[str, Any] = dict(measured[0])
+    for more in measured[1:]:
+        for part, rows in more.items():
+            if part != "about":
+                figures[part] = [*figures.get(part, ()), *rows]
+    return figures
+
+
 def main(arguments: Sequence[str]) -> None:
-    figures, page = map(Path, arguments)
-    page.write_text(replace_between_marks(page.read_text(), tables(json.loads(figures.read_text()))))
+    *files, page = map(Path, arguments)
+    figures = merged([json.loads(file.read_text()) for file in files])
+    page.write_text(replace_between_marks(page.read_text(), tables(figures)))
 
 
 if __name__ == "__main__":

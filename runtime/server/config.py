@@ -10,10 +10,13 @@ import torch
 
 from runtime.attention.reference import ReferenceAttention
 from runtime.attention.select import KINDS
+from runtime.parallel.connect import DevicesError, require_devices
+from runtime.server import shapes
 
 MAX_FRONTENDS = 64
 MIN_MESSAGE, MAX_MESSAGE = 1 << 10, (1 << 31) - 1
-PRESETS = ("qwen3-0.6b", "tiny")
+CACHE_DTYPES = {"e4m3": torch.float8_e4m3fn}
+"""Of keys and values, where it is not the model's own."""
 
 
 class Role(StrEnum):
@@ -35,13 +38,17 @@ class ServerConfig:
 
     Attributes:
         model: a Hugging Face folder; or else `random`.
-        random: name of a shape in `PRESETS` to give random weights.
+        random: name of a shape in `runtime.server.shapes` to give random weights.
         name: that requests may name the model by; empty takes the folder's or the shape's.
         port: 0 takes a free one.
         device: empty takes a GPU where there is one.
         attention: backend; empty takes the device's own.
-        pages, page_size, max_batch, max_step_tokens, overlap: see `runtime.engine.EngineOptions`.
+        tensor_parallel: processes that share the model, with a GPU each where there are GPUs.
+        pages, page_size, max_batch, max_step_tokens, reuse_prefixes, overlap: see `runtime.engine.EngineOptions`.
+        cache_dtype: a name in `CACHE_DTYPES`; empty takes the model's.
         buckets: lanes of captured decode steps; empty computes all eagerly; None takes powers of two on a GPU, none on a CPU.
+        gather: requests that an idle engine waits for before it begins: asked in the same order they then meet in the same
+            steps, whenever they come. For smoke tests; fewer wait for ever.
         frontends: processes that speak to clients; 1 is the engine's own.
         max_message: bytes of a request.
         max_waiting: requests that may wait for a place in a step.
@@ -57,12 +64,16 @@ class ServerConfig:
     port: int = 50051
     device: str = ""
     attention: str = ""
+    tensor_parallel: int = 1
     pages: int = 4096
     page_size: int = 16
     max_batch: int = 64
     max_step_tokens: int = 2048
+    cache_dtype: str = ""
+    reuse_prefixes: bool = True
     buckets: tuple[int, ...] | None = None
     overlap: bool = True
+    gather: int = 1
     frontends: int = 1
     max_message: int = 64 << 20
     max_waiting: int = 1024
@@ -83,7 +94,7 @@ class ServerConfig:
         Only where there are no problems.
         """
         notes = []
-        device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        device = self._device()
         attention = self.attention or ("xqa" if device == "cuda" else ReferenceAttention.name)
         buckets = self.buckets
         if buckets is None:
@@ -106,14 +117,17 @@ class ServerConfig:
         )
         return filled, notes
 
+    def _device(self) -> str:
+        return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
     def _model_problems(self) -> list[str]:
         found = []
         if (self.model is None) == (self.random is None):
             found.append("model: expected a folder or a shape for random weights, one of them")
         if self.model is not None and not (self.model / "config.json").is_file():
             found.append(f"model: {self.model} has no config.json")
-        if self.random is not None and self.random not in PRESETS:
-            found.append(f"random: expected one of {', '.join(PRESETS)}, got {self.random}")
+        if self.random is not None and self.random not in shapes.NAMES:
+            found.append(f"random: expected one of {', '.join(shapes.NAMES)}, got {self.random}")
         if self.device not in ("", "cpu", "cuda"):
             found.append(f"device: expected cpu or cuda, got {self.device}")
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -122,7 +136,21 @@ class ServerConfig:
             found.append(f"attention: expected one of {', '.join(KINDS)}, got {self.attention}")
         elif self.attention not in ("", ReferenceAttention.name) and self.device == "cpu":
             found.append(f"attention: {self.attention} runs on a GPU; a CPU has {ReferenceAttention.name}")
-        return found
+        return found + self._rank_problems()
+
+    def _rank_problems(self) -> list[str]:
+        if self.tensor_parallel < 1:
+            return [f"tensor_parallel: expected at least 1, got {self.tensor_parallel}"]
+        if self.tensor_parallel > 1 and self.role is Role.EMBED:
+            return [
+                f"tensor_parallel: a server of role {self.role} has but one rank, got {self.tensor_parallel}"
+            ]
+        try:
+            if self.device != "cuda" or torch.cuda.is_available():  # else it is said already
+                require_devices(self._device(), self.tensor_parallel)
+        except DevicesError as error:
+            return [f"tensor_parallel: {error}"]
+        return []
 
     def _engine_problems(self) -> list[str]:
         found = [
@@ -132,9 +160,14 @@ class ServerConfig:
                 ("page_size", 1, self.page_size),
                 ("max_batch", 1, self.max_batch),
                 ("max_step_tokens", 1, self.max_step_tokens),
+                ("gather", 1, self.gather),
             )
             if value < low
         ]
+        if self.gather > self.max_batch:
+            found.append(f"gather: expected at most max_batch, {self.max_batch}, got {self.gather}")
+        if self.cache_dtype and self.cache_dtype not in CACHE_DTYPES:
+            found.append(f"cache_dtype: expected one of {', '.join(CACHE_DTYPES)}, got {self.cache_dtype}")
         wrong = [bucket for bucket in self.buckets or () if not 1 <= bucket <= self.max_batch]
         if wrong:
             found.append(f"buckets: expected lanes from 1 to max_batch, {self.max_batch}, got {wrong[0]}")

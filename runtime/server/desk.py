@@ -67,12 +67,15 @@ class Desk:
     Args:
         max_batch: most requests in a step.
         max_waiting: most requests that may wait for a place in one.
+        gather: requests that have to be there before an idle engine begins.
     """
 
-    def __init__(self, served: Served, max_batch: int, max_waiting: int) -> None:
+    def __init__(self, served: Served, max_batch: int, max_waiting: int, gather: int = 1) -> None:
         self._served = served
         self._max_batch = max_batch
         self._max_waiting = max_waiting
+        self._gather = gather
+        self._has_begun = False
         self._reporter = MetricReporter(counts.METRICS)
         self._metrics = None if served.engine is None else EngineMetrics(self._reporter, served.engine)
         self._calls: dict[tuple[Sink, int], _Call] = {}
@@ -81,7 +84,13 @@ class Desk:
         self.sinks: set[Sink] = set()
 
     def has_work(self) -> bool:
-        return self._served.engine is not None and self._served.engine.has_work()
+        """Whether there is a step to be done now."""
+        engine = self._served.engine
+        if engine is None or not engine.has_work():
+            self._has_begun = False
+        elif not self._has_begun:
+            self._has_begun = len(engine.scheduler.waiting) >= self._gather
+        return self._has_begun
 
     def require_well(self) -> None:
         """Raise what has broken the engine while nobody asked it for a step."""

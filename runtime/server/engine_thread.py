@@ -22,18 +22,20 @@ class EngineThread:
 
     Args:
         build: makes what is served.
-        max_batch, max_waiting: see `Desk`.
+        max_batch, max_waiting, gather: see `Desk`.
 
     Attributes:
         ready: what is served, once it can be; or what `build` raised.
-        has_failed: a step or a command raised; nobody is served any more.
+        has_failed: a step, a command or the end raised; nobody is served any more.
     """
 
-    def __init__(self, build: Callable[[], Served], max_batch: int, max_waiting: int) -> None:
+    def __init__(
+        self, build: Callable[[], Served], max_batch: int, max_waiting: int, gather: int = 1
+    ) -> None:
         self.ready: Future[ModelInfo] = Future()
         self.has_failed = False
         self._build = build
-        self._limits = (max_batch, max_waiting)
+        self._limits = (max_batch, max_waiting, gather)
         self._inbox: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         # A daemon: a step that never ends must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, daemon=True, name="engine")
@@ -68,7 +70,7 @@ class EngineThread:
             traceback.print_exception(error, file=sys.stderr)
             self._refuse_everyone(desk, Failed(f"{type(error).__name__}: {error}"))
         finally:
-            served.close()
+            self._close(served)
 
     def _take_orders(self, desk: Desk) -> bool:
         """Carry out what was posted; waits for something to do. Returns whether to go on."""
@@ -82,6 +84,13 @@ class EngineThread:
                 desk.require_well()
             return True
         return False
+
+    def _close(self, served: Served) -> None:
+        try:
+            served.close()
+        except Exception as error:  # noqa: BLE001 - the server ends anyway, and says what was wrong
+            self.has_failed = True
+            print(f"error: the engine's end: {error}", file=sys.stderr, flush=True)
 
     def _refuse_everyone(self, desk: Desk, failed: Failed) -> None:
         for sink in desk.sinks:

@@ -1,6 +1,7 @@
 """Serves a model from one process: the engine in a thread, its clients on the main one."""
 
 import asyncio
+import os
 import sys
 from functools import partial
 
@@ -18,7 +19,8 @@ from runtime.server.listen import (
 from runtime.server.served import build
 from runtime.server.service import EngineService
 
-STOP_SECONDS = 10.0
+STOP_SECONDS = 15.0
+"""More than ranks are given to end in."""
 
 
 async def serve(config: ServerConfig) -> int:
@@ -33,7 +35,7 @@ async def serve(config: ServerConfig) -> int:
     """
     loop = asyncio.get_running_loop()
     server, port = listen(None, config, config.port, shared=False)
-    thread = EngineThread(partial(build, config), config.max_batch, config.max_waiting)
+    thread = EngineThread(partial(build, config), config.max_batch, config.max_waiting, config.gather)
     info = await asyncio.wrap_future(thread.ready)
     ended = 0
     try:
@@ -49,15 +51,15 @@ async def serve(config: ServerConfig) -> int:
         print(f"ending within {config.drain:g} s", flush=True)
         ended = await drain(server, client, config.drain)
     finally:
-        is_well = await stop(thread)
+        await stop(thread)
     if ended:
         print(f"{ended} requests were ended before they were done", flush=True)
-    return 0 if is_well and not thread.has_failed else 1
+    return 1 if thread.has_failed else 0
 
 
-async def stop(thread: EngineThread) -> bool:
-    """End the engine's thread; one that is in a step without end is left behind. Returns whether it has ended."""
+async def stop(thread: EngineThread) -> None:
+    """End the engine's thread. If it is in a step without end, the program ends here, with status 1."""
     has_ended = await asyncio.to_thread(thread.stop, STOP_SECONDS)
     if not has_ended:
         print("the engine's step does not end: it is left behind", file=sys.stderr, flush=True)
-    return has_ended
+        os._exit(1)  # an orderly end would wait for what that step holds: other ranks, the GPU

@@ -1,26 +1,31 @@
-"""Makes what a server serves: a model and its engine, or its embeddings alone."""
+"""Makes what a server serves: a model and its engine, on one device or on several, or its embeddings alone."""
 
+import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import tokenizers
 import torch
 
-from runtime.attention.select import make_attention
-from runtime.bench.engines import QWEN3_06B
+from runtime.checkpoint import require_divisible
 from runtime.config import ModelConfig, read_config
 from runtime.engine import Engine, EngineOptions
-from runtime.kernel_ops import KernelOps
-from runtime.model import Model
-from runtime.ops import Ops, ReferenceOps
+from runtime.parallel.engine import ParallelEngine, Ranks
+from runtime.parallel.group import GroupError, Solo
+from runtime.parallel.processes import RankError
+from runtime.parallel.shard import WHOLE
+from runtime.parallel.source import EngineSource, WeightsSource
 from runtime.request import SamplingParameters
-from runtime.server.config import Role, ServerConfig
-from runtime.smoke import cases, run
+from runtime.server import shapes
+from runtime.server.config import CACHE_DTYPES, Role, ServerConfig
 from runtime.tokenizer import Tokenizer
-from runtime.weights import Weights, load_embedding, load_weights, random_weights
+from runtime.weights import load_embedding, load_weights
 
 TOKENIZER = "tokenizer.json"
+TINY_TOKENIZER = Path(__file__).parents[1] / "smoke" / TOKENIZER
+"""The vocabulary of the shapes that have one."""
 
 
 @dataclass(frozen=True)
@@ -76,63 +81,79 @@ def build(config: ServerConfig) -> Served:
     Raises:
         ConfigError, WeightsError, TokenizerError: the folder is not what this engine serves.
         AttentionBackendError: the backend does not take this model.
+        ShardError: so many ranks cannot share the model; no rank was started.
+        RankError: a rank died, or could not build its part.
+        RequestError: the cache is too small for any request.
     """
     device = torch.device(config.device)
-    shape = read_config(config.model) if config.model is not None else _shape(config)
-    info = ModelInfo(config.name, config.role, _tokenizer_file(config))
+    model_config, weights, tokenizer_file = _model(config)
+    info = ModelInfo(config.name, config.role, tokenizer_file)
     tokenizer = info.read_tokenizer()
     if config.role is Role.EMBED:
         rows = (
-            load_embedding(config.model, shape, device)
+            load_embedding(config.model, model_config, device)
             if config.model is not None
-            else random_weights(shape, cases.SEED, device).embedding
+            else weights(config=model_config, device=device, shard=WHOLE).embedding
         )
-        return Served(info, shape, device, None, lambda ids: torch.nn.functional.embedding(ids, rows))
-    weights = (
-        load_weights(config.model, shape, device)
-        if config.model is not None
-        else random_weights(shape, cases.SEED, device)
-    )
-    model = _model(config, shape, weights, device)
+        return Served(info, model_config, device, None, lambda ids: torch.nn.functional.embedding(ids, rows))
     options = EngineOptions(
         pages=config.pages,
         page_size=config.page_size,
         max_batch=config.max_batch,
         max_step_tokens=config.max_step_tokens,
+        cache_dtype=CACHE_DTYPES[config.cache_dtype] if config.cache_dtype else None,
+        reuse_prefixes=config.reuse_prefixes,
         buckets=config.buckets or None,
         overlap=config.overlap,
     )
+    source = EngineSource(model_config, options, weights, config.attention)
+    if config.tensor_parallel > 1:
+        return _on_ranks(config, source, info, tokenizer)
+    model, _ = source.model(device, Solo())
     engine = Engine(model, options, tokenizer)
+    if engine.graphs is not None:
+        engine.graphs.capture()
     warm_up(engine)
-    return Served(info, shape, device, engine, model.embed)
+    return Served(info, model_config, device, engine, model.embed)
 
 
 def warm_up(engine: Engine) -> None:
-    """Compile and capture before the first client waits for it."""
-    if engine.graphs is not None:
-        engine.graphs.capture()
+    """Have kernels compiled before the first client waits for it."""
     sampling = SamplingParameters(temperature=1.0, top_k=2, max_tokens=2, ignore_stop_ids=True)
     engine.generate([[0]], sampling)
     while engine.has_work():
         engine.step()
 
 
-def _model(config: ServerConfig, shape: ModelConfig, weights: Weights, device: torch.device) -> Model:
-    ops: Ops = KernelOps(device) if device.type == "cuda" else ReferenceOps()
-    attention = make_attention(config.attention, shape, config.max_batch, config.page_size, device)
-    return Model(shape, weights, ops, attention)
+def _on_ranks(
+    config: ServerConfig, source: EngineSource, info: ModelInfo, tokenizer: Tokenizer | None
+) -> Served:
+    require_divisible(source.config, config.tensor_parallel)
+    ranks = Ranks(config.tensor_parallel, config.device)
+    try:
+        engine: ParallelEngine = ranks.build(source, tokenizer)
+        engine.capture()
+        warm_up(engine)
+    except BaseException:
+        with contextlib.suppress(RankError, GroupError):  # the first error says more than what it led to
+            ranks.close()
+        raise
+    device = engine._model.device
+    # The embedding is whole on every rank.
+    return Served(
+        info, source.config, device, engine, engine._model.embed, ranks.close, lambda: ranks.failure
+    )
 
 
-def _shape(config: ServerConfig) -> ModelConfig:
-    on_gpu = config.device == "cuda"
-    if config.random == "tiny":
-        return cases.GPU_DENSE if on_gpu else cases.CPU_DENSE
-    return QWEN3_06B if on_gpu else replace(QWEN3_06B, dtype=torch.float32)
-
-
-def _tokenizer_file(config: ServerConfig) -> Path | None:
-    """The tiny shape has the smoke test's vocabulary; the other random one could only give noise."""
-    if config.model is None:
-        return run.FOLDER / TOKENIZER if config.random == "tiny" else None
-    path = config.model / TOKENIZER
-    return path if path.exists() else None
+def _model(config: ServerConfig) -> tuple[ModelConfig, WeightsSource, Path | None]:
+    """The model's configuration, where its weights come from, and its tokenizer's file if it has one."""
+    if config.model is not None:
+        path = config.model / TOKENIZER
+        return (
+            read_config(config.model),
+            partial(load_weights, config.model),
+            path if path.exists() else None,
+        )
+    assert config.random is not None
+    shape = shapes.shape(config.random, config.device)
+    return shape.config, shape.weights, TINY_TOKENIZER if shape.has_text else None

@@ -1,1 +1,1 @@
-"""`python -m runtime smoke`: requests through the engine's public interface, compared with kept answers."""
+"""`python -m runtime smoke`: requests through the engine's server, compared with kept answers."""

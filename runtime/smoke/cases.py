@@ -1,48 +1,32 @@
-"""What is asked: models of seeded random weights, requests, and the engine's options. Data, and nothing but."""
+"""What is asked of which server: shapes of seeded random weights, servers' arguments, requests. Data, and nothing but."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-import torch
-
-from runtime.config import ExpertsConfig, ModelConfig
-from runtime.engine import EngineOptions
 from runtime.request import SamplingParameters
-
-SEED = 20
-
-_ROPE = {"rope_type": "default", "rope_theta": 1e4}
-_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
-
-CPU_DENSE = ModelConfig(
-    vocab_size=304, hidden_size=64, intermediate_size=128, layers=2, q_heads=4, kv_heads=2, head_dim=32, max_length=256,
-    norm_eps=1e-6, rope=_ROPE, dtype=torch.float32,
-)  # fmt: skip
-GPU_DENSE = replace(
-    CPU_DENSE, hidden_size=512, intermediate_size=1024, layers=4, q_heads=8, kv_heads=4, head_dim=64, max_length=1024,
-    dtype=torch.bfloat16,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Case:
-    """One engine with one model, and the requests that it serves together.
+    """Requests to one server.
 
     Attributes:
+        model: a name in `runtime.server.shapes`.
+        arguments: of `serve`, beside the model and the device.
         prompts: texts, or token ids.
         sampling: for all prompts, or one for each.
-        backend: attention on a GPU; on a CPU there is the reference alone.
-        ranks: processes that share the model, a GPU each where there are GPUs.
+        concurrency: requests that are asked at a time, in order, and computed in the same steps; None asks all at once.
+        shared: may be asked of the same server as the case before it, where model and arguments are equal.
         twin: name of the case that gives the answers expected of this one, in the same run; None compares with kept ones.
     """
 
     name: str
-    model: ModelConfig
+    model: str
     prompts: Sequence[str | Sequence[int]]
     sampling: SamplingParameters | Sequence[SamplingParameters]
-    options: EngineOptions = field(default_factory=lambda: EngineOptions(pages=96, page_size=16, max_batch=8))
-    backend: str = "xqa"
-    ranks: int = 1
+    arguments: tuple[str, ...] = ()
+    concurrency: int | None = None
+    shared: bool = False
     twin: str | None = None
 
 
@@ -51,88 +35,72 @@ WARM = SamplingParameters(temperature=0.9, top_k=40, top_p=0.95, seed=7, max_tok
 TEXTS = ("white smoke", "The reviewers agree: ", "für 12 € 🎺")
 IDS = (list(range(5, 70)), [9], list(range(200, 233)))
 
+SMALL = ("--pages", "96", "--page-size", "16", "--max-batch", "8")
+EAGER = ("--buckets",)
+CAPTURED = ("--buckets", "1", "2", "4")
 
-def _cases(dense: ModelConfig, backend: str) -> list[Case]:
-    small = {"pages": 96, "page_size": 16, "max_batch": 8}
-    inner = dense.intermediate_size // 2
-    experts = replace(dense, experts=ExpertsConfig(8, 2, max(inner, 128), normalize=True))
+
+def _cases(backend: str) -> list[Case]:
+    eager = (*SMALL, *EAGER)
+    tight = ("--pages", "9", "--page-size", "16", "--max-batch", "8", "--no-prefix-reuse", *EAGER)
+    stop = replace(WARM, temperature=2.0, stop=("zz", "C"), max_tokens=60)
     cases = [
-        Case("greedy", dense, TEXTS, GREEDY),
-        Case("sampled", dense, TEXTS, [replace(WARM, seed=seed) for seed in (1, 2, 3)]),
-        Case("replayed", dense, IDS, WARM, EngineOptions(**small, buckets=(1, 2, 4))),
-        Case("chunked prefill", dense, IDS, GREEDY, EngineOptions(**small, max_step_tokens=16)),
-        Case(
-            "preempted",
-            dense,
-            IDS,
-            WARM,
-            EngineOptions(pages=9, page_size=16, max_batch=8, reuse_prefixes=False),
-        ),
+        Case("greedy", "tiny", TEXTS, GREEDY, eager),
+        Case("sampled", "tiny", TEXTS, [replace(WARM, seed=seed) for seed in (1, 2, 3)], eager, shared=True),
+        Case("replayed", "tiny", IDS, WARM, (*SMALL, *CAPTURED)),
+        Case("chunked prefill", "tiny", IDS, GREEDY, (*eager, "--max-step-tokens", "16")),
+        Case("preempted", "tiny", IDS, WARM, tight),
         Case(
             "reused prefix",
-            dense,
+            "tiny",
             (IDS[0], [*IDS[0], 3, 4]),
             GREEDY,
-            EngineOptions(**small, max_step_tokens=80),
+            (*eager, "--max-step-tokens", "80"),
         ),
-        Case(
-            "stop string", dense, TEXTS[:1], replace(WARM, temperature=2.0, stop=("zz", "C"), max_tokens=60)
-        ),
-        Case("tied embedding", replace(dense, tied_embedding=True), TEXTS, GREEDY),
-        Case("yarn", replace(dense, rope=_YARN), IDS, GREEDY),
-        Case("experts", experts, IDS, GREEDY),
+        Case("stop string", "tiny", TEXTS[:1], stop, eager),
+        Case("tied embedding", "tiny-tied", TEXTS, GREEDY, eager),
+        Case("yarn", "tiny-yarn", IDS, GREEDY, eager),
+        Case("experts", "tiny-moe", IDS, GREEDY, eager),
         Case(
             "e4m3 cache",
-            dense,
+            "tiny",
             IDS,
             GREEDY,
-            EngineOptions(**small, max_step_tokens=16, buckets=(1, 2, 4), cache_dtype=torch.float8_e4m3fn),
+            (*SMALL, *CAPTURED, "--max-step-tokens", "16", "--cache-dtype", "e4m3"),
         ),
     ]
-    return [replace(case, backend=backend, name=f"{case.name}, {backend}") for case in cases]
+    return [
+        replace(case, name=f"{case.name}, {backend}", arguments=(*case.arguments, "--attention", backend))
+        for case in cases
+    ]
 
 
-def _tp2(dense: ModelConfig) -> list[Case]:
+def _tp2() -> list[Case]:
     """Two ranks. One bucket, so that a step is computed alike whenever others end."""
-    small = {"pages": 96, "page_size": 16, "max_batch": 8, "max_step_tokens": 48, "buckets": (8,)}
+    eager = (*SMALL, "--max-step-tokens", "48", "--tensor-parallel", "2", *EAGER)
+    captured = (*eager, "8")
     mixed = [replace(GREEDY, max_tokens=40), replace(WARM, seed=1), GREEDY, WARM, replace(WARM, seed=2)]
     prompts = (*IDS, [*IDS[0], 3, 4], list(range(100, 140)))
-    fp8 = replace(
-        dense, fp8=True, q_heads=8, kv_heads=4, head_dim=64, hidden_size=max(128, dense.hidden_size)
-    )
-    experts = ExpertsConfig(8, 2, 256, normalize=True)
-    moe = replace(fp8, intermediate_size=256, experts=experts)
     sync = "moe_fp8pb_cuda_graph_sync_tp2"
-    cases = [
-        Case(sync, moe, prompts, mixed, EngineOptions(**small, overlap=False)),
-        Case("moe_fp8pb_cuda_graph_async_tp2", moe, prompts, mixed, EngineOptions(**small), twin=sync),
-        Case("moe_fp8pb_eager_tp2", moe, prompts, mixed, EngineOptions(**small | {"buckets": None})),
-        Case("moe_cuda_graph_async_tp2", replace(moe, fp8=False), prompts, mixed, EngineOptions(**small)),
-        Case(
-            "fp8pb_cuda_graph_async_tp2",
-            replace(fp8, intermediate_size=256),
-            prompts,
-            mixed,
-            EngineOptions(**small),
-        ),
-        Case("cuda_graph_async_tp2", replace(dense, vocab_size=301), prompts, mixed, EngineOptions(**small)),
+    return [
+        Case(sync, "tiny-moe-fp8", prompts, mixed, (*captured, "--no-overlap")),
+        Case("moe_fp8pb_cuda_graph_async_tp2", "tiny-moe-fp8", prompts, mixed, captured, twin=sync),
+        Case("moe_fp8pb_eager_tp2", "tiny-moe-fp8", prompts, mixed, eager),
+        Case("moe_cuda_graph_async_tp2", "tiny-moe-wide", prompts, mixed, captured),
+        Case("fp8pb_cuda_graph_async_tp2", "tiny-fp8-wide", prompts, mixed, captured),
+        Case("cuda_graph_async_tp2", "tiny-odd", prompts, mixed, captured),
     ]
-    return [replace(case, ranks=2) for case in cases]
-
-
-def _fp8(dense: ModelConfig) -> ModelConfig:
-    return replace(dense, fp8=True, q_heads=4, kv_heads=4, hidden_size=max(128, dense.hidden_size))
 
 
 SUITES = {
     "cpu": [
-        *_cases(CPU_DENSE, "reference"),
-        Case("fp8", _fp8(CPU_DENSE), TEXTS, GREEDY, backend="reference"),
+        *_cases("reference"),
+        Case("fp8", "tiny-fp8", TEXTS, GREEDY, (*SMALL, *EAGER, "--attention", "reference")),
     ],
     "gpu": [
-        *_cases(GPU_DENSE, "xqa"),
-        *_cases(GPU_DENSE, "triton"),
-        Case("fp8", replace(GPU_DENSE, fp8=True), TEXTS, GREEDY),
+        *_cases("xqa"),
+        *_cases("triton"),
+        Case("fp8", "tiny-fp8", TEXTS, GREEDY, (*SMALL, *EAGER, "--attention", "xqa")),
     ],
-    "tp2": _tp2(GPU_DENSE if torch.cuda.is_available() else CPU_DENSE),
+    "tp2": _tp2(),
 }

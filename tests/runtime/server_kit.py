@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,16 +16,15 @@ from runtime.server.client import EngineClient
 from runtime.server.config import Role, ServerConfig
 from runtime.server.engine_thread import EngineThread
 from runtime.server.listen import LoopSink, drain, listen
-from runtime.server.served import ModelInfo, Served
+from runtime.server.served import TINY_TOKENIZER, ModelInfo, Served
 from runtime.server.service import EngineService
-from runtime.smoke.run import FOLDER
 from runtime.weights import random_weights
 from tests.runtime.kit import CONFIG as SMALL
 from tests.runtime.kit import CPU, make_model
 
 CONFIG = replace(SMALL, vocab_size=304, max_length=4096)
 WEIGHTS = random_weights(CONFIG, 5, CPU)
-INFO = ModelInfo("small", Role.GENERATE, FOLDER / "tokenizer.json")
+INFO = ModelInfo("small", Role.GENERATE, TINY_TOKENIZER)
 OPTIONS = EngineOptions(pages=300, page_size=4, max_batch=24, max_step_tokens=64)
 WAIT = 20.0
 """Seconds after which a test that would hang fails."""
@@ -55,7 +55,9 @@ class Running:
         self._loop = asyncio.new_event_loop()
         self._runner = threading.Thread(target=self._loop.run_forever)
         self._runner.start()
-        self.thread = EngineThread(self._served, self.config.max_batch, self.config.max_waiting)
+        self.thread = EngineThread(
+            self._served, self.config.max_batch, self.config.max_waiting, self.config.gather
+        )
         info = self.thread.ready.result(WAIT)
         self.port = self.on_loop(self._start(info))
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.port}")
@@ -147,3 +149,30 @@ def until(holds: Callable[[], bool], what: str) -> None:
             return
         pause.wait(0.01)
     raise AssertionError(f"{what}: not after {WAIT:g} s")
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that have not ended."""
+    tasks = Path(f"/proc/{pid}/task")
+    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    """A process whose parent is gone may stay a zombie where nobody reaps."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def free_pages(running: Running) -> bool:
+    """Whether no request holds a page."""
+    assert running.engine is not None
+    pool = running.engine._pool
+    return pool.available == pool.capacity
+
+
+def metric(running: Running, line: str) -> float:
+    """The value of a line of the exported metrics; 0 where there is none."""
+    text = running.stub.Metrics(pb.MetricsRequest(), timeout=WAIT).text
+    return next((float(one.rsplit(" ", 1)[1]) for one in text.splitlines() if one.startswith(f"{line} ")), 0)

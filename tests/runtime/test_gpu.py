@@ -82,10 +82,11 @@ def test_logits_agree_with_the_references(
     weights = random_weights(config, 3, device)
     ours = logits_of(Model(config, weights, KernelOps(device), _attention(kind, config, device)))
     expected = logits_of(Model(config, weights, ReferenceOps(), _attention("reference", config, device)))
-    # Both round to bf16 (unit roundoff 2^-9) at the same places; where float32 sums differ in their last bits a value
-    # rounds to its neighbour, and 3 layers of about 10 roundings carry that on: sqrt(30) * 2^-9 is about 1e-2.
-    # With fp8, the prefill's 207 tokens are quantized to e4m3 on the way: a relative error of up to 2^-4, about 2^-5 in
-    # the mean, at each of 12 projections: sqrt(12) * 2^-5 is about 0.11. With experts, that may also exchange one of a
+    # Both round to bf16 at the same places: by at most 2^-8 of a value (its unit roundoff), by 2^-9 in the root of the
+    # mean square. Where float32 sums differ in their last bits a value rounds to its neighbour. If every one of the 10
+    # roundings in each of 3 layers fell out otherwise, there would be 60 independent errors: sqrt(60) * 2^-9 is 1.5e-2.
+    # With fp8, the prefill's 207 tokens are quantized to e4m3 on the way: by at most 2^-4 of a value, by 2^-5 in the root of
+    # the mean square, at each of 12 projections: sqrt(12) * 2^-5 is about 0.11. With experts, that may also exchange one of a
     # token's four experts for its runner-up.
     bound = 1.5e-2 if not config.fp8 else 0.15 if config.experts is None else 0.25
     for got, want in zip(ours, expected, strict=True):

@@ -4,17 +4,23 @@ import copy
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import torch
 
 from runtime.__main__ import main
-from runtime.parallel.engine import ParallelEngine
-from runtime.request import Request
-from runtime.smoke import cases, run
+from runtime.proto import engine_pb2 as pb
+from runtime.proto.engine_pb2_grpc import EngineStub
+from runtime.server.process import ServerProcess
+from runtime.server.shapes import shape
+from runtime.smoke import cases
+from runtime.smoke.compare import compare
+from runtime.smoke.plan import plan
+from runtime.smoke.run import run_suite
+from tests.runtime.server_kit import WAIT, children, until
 
 if torch.cuda.is_available():
     pytest.skip("a GPU: the suite runs on two of them, by itself", allow_module_level=True)
@@ -30,25 +36,24 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Sequence[cases.Case]:
     return kept
 
 
+@pytest.mark.exhaustive
 def test_the_suite_passes_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["smoke", "--suite", "tp2", "--out", str(tmp_path)]) == 0
     assert "total: 30, matched: 30, compare diff count: 0" in capsys.readouterr().out
 
 
 def test_the_case_is_what_its_name_says(two: Sequence[cases.Case]) -> None:
-    sync, overlapped = two
-    assert (sync.name, overlapped.name, overlapped.twin) == (SYNC, ASYNC, SYNC)
-    for case in two:
-        assert case.model.fp8
-        assert case.model.experts is not None
-        assert (case.ranks, case.options.buckets) == (2, (8,))
-    assert (sync.options.overlap, overlapped.options.overlap) == (False, True)
-    assert replace(sync.options, overlap=True) == overlapped.options
-    assert (sync.prompts, sync.sampling, sync.model) == (
-        overlapped.prompts,
-        overlapped.sampling,
-        overlapped.model,
-    )
+    (sync,), (overlapped,) = plan(two, "cpu")
+    assert (sync.case.name, overlapped.case.name, overlapped.case.twin) == (SYNC, ASYNC, SYNC)
+    for planned in (sync, overlapped):
+        model = shape(planned.case.model, "cpu").config
+        assert model.fp8
+        assert model.experts is not None
+        assert (planned.config.tensor_parallel, planned.config.buckets) == (2, (8,))
+    assert (sync.config.overlap, overlapped.config.overlap) == (False, True)
+    assert [word for word in sync.arguments if word != "--no-overlap"] == list(overlapped.arguments)
+    assert sync.waves == overlapped.waves
+    assert [len(wave) for wave in sync.waves] == [5]
 
 
 def _made() -> dict[str, Any]:
@@ -64,30 +69,39 @@ def _made() -> dict[str, Any]:
 def test_a_twin_is_what_is_compared_with() -> None:
     made, golden = _made(), _made()
     golden["cases"][ASYNC][0]["ids"] = [7, 7]
-    assert run.compare(made, golden).passed
+    assert compare(made, golden).passed
     made["cases"][ASYNC][0]["ids"] = [7, 7]
-    verdict = run.compare(made, golden)
+    verdict = compare(made, golden)
     assert str(verdict) == "total: 2, matched: 1, compare diff count: 1, visit failed: 0, other: 0"
-    made["cases"][SYNC] = {"error": "broken"}
-    verdict = run.compare(made, golden)
+    made["cases"][SYNC][0]["finish_reason"] = "error"
+    verdict = compare(made, golden)
     assert "matched: 0, compare diff count: 0, visit failed: 1, other: 1" in str(verdict)
 
 
-def test_a_rank_that_dies_fails_its_case_alone(
+def test_a_rank_that_dies_fails_its_case_alone_and_says_why(
     two: Sequence[cases.Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submitted = ParallelEngine.submit
-    killed: list[int] = []
+    ready, killed = ServerProcess.wait_ready, []
 
-    def submit(self: ParallelEngine, *arguments: Any, **named: Any) -> Request:
+    def wait_ready(self: ServerProcess, seconds: float) -> str:
+        address = ready(self, seconds)
         if not killed:
-            killed.append(self._processes._processes[1].pid)
+            killed.extend(children(self.process.pid))
             os.kill(killed[0], signal.SIGKILL)
-        return submitted(self, *arguments, **named)
+            with grpc.insecure_channel(address) as channel:
+                health = EngineStub(channel).Health
+                until(
+                    lambda: health(pb.HealthRequest(), timeout=WAIT).state == pb.HEALTH_STATE_FAILED,
+                    "it is noticed while nobody asks for anything",
+                )
+        return address
 
-    monkeypatch.setattr(ParallelEngine, "submit", submit)
-    made = run.run_suite("tp2", tmp_path)
-    assert made["cases"][SYNC] == {"error": "RankError: rank 1: killed by SIGKILL"}
+    monkeypatch.setattr(ServerProcess, "wait_ready", wait_ready)
+    made = run_suite("tp2", tmp_path).made
+    assert len(killed) == 1
+    for answer in made["cases"][SYNC]:
+        assert "INTERNAL: the engine has failed: RankError: rank 1: killed by SIGKILL" in answer["error"]
+        assert "server: ended with status 1" in answer["error"]
     assert [answer["finish_reason"] for answer in made["cases"][ASYNC]] == ["length"] * 5
 
 

@@ -3,19 +3,15 @@
 import asyncio
 import contextlib
 import os
-import re
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+import torch
 
 from runtime.proto import engine_pb2 as pb
 from runtime.proto.engine_pb2_grpc import EngineStub
@@ -23,79 +19,31 @@ from runtime.request import SamplingParameters
 from runtime.server import frontends
 from runtime.server.config import ServerConfig, why_no_shared_port
 from runtime.server.messages import ALL, Failed, Leave
+from runtime.server.process import ServerProcess, ServerProcessError
 from runtime.server.served import build
-from tests.runtime.server_kit import WAIT, ask, collect, refusal, until
+from tests.runtime.server_kit import WAIT, ask, children, collect, is_alive, refusal, until
 
-ROOT = Path(__file__).parents[2]
 CODE = grpc.StatusCode
-START = 60.0
 ENDLESS = {"max_tokens": 200, "ignore_stop_ids": True}
 
 
-class Process:
-    """The command, its output as it comes, and channels to it."""
+class Process(ServerProcess):
+    """The command on a CPU, and connections to it."""
 
     def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "runtime", "serve", "--random", "tiny", "--device", "cpu", "--port", "0", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        self.lines: list[str] = []
-        threading.Thread(target=self._read, daemon=True).start()
-        self.address = ""
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        self.lines.extend(iter(self.process.stdout.readline, ""))
-
-    def wait_ready(self) -> None:
-        for _ in range(int(START / WAIT)):
-            try:
-                until(lambda: any("serving at" in line for line in self.lines), f"ready: {self.lines}")
-                break
-            except AssertionError:
-                assert self.process.poll() is None, self.lines
-        (line,) = [line for line in self.lines if "serving at" in line]
-        found = re.search(r"serving at ([\d.]+:\d+)", line)
-        assert found is not None
-        self.address = found[1]
+        super().__init__(["--random", "tiny", "--device", "cpu", *arguments], {"OMP_NUM_THREADS": "1"})
 
     def stub(self) -> EngineStub:
         """Over a connection of its own, which the system gives to any of the processes at the port."""
         options = (("grpc.use_local_subchannel_pool", 1),)
         return EngineStub(grpc.insecure_channel(self.address, options))
 
-    def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(WAIT)
-
 
 @contextmanager
 def serving(*arguments: str) -> Iterator[Process]:
-    process = Process(*arguments)
-    try:
+    with Process(*arguments) as process:
         process.wait_ready()
         yield process
-    finally:
-        process.process.kill()
-        process.process.wait()
-
-
-def children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task")
-    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
-
-
-def is_alive(pid: int) -> bool:
-    """A process whose parent is gone may stay a zombie where nobody reaps."""
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
 
 
 def steps_slowly(stub: EngineStub, **fields: Any) -> Any:
@@ -118,7 +66,7 @@ def test_told_to_end_it_drains_and_exits_with_0() -> None:
         assert {len(answer.ids) for answer in answers.values()} <= {199, 200}
         assert process.process.wait(WAIT) == 0
         until(lambda: len(process.lines) == 2, f"its words: {process.lines}")
-        assert process.lines[1] == "ending within 20 s\n"
+        assert process.lines[1] == "ending within 20 s"
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +118,7 @@ def test_front_ends_share_a_port_give_what_the_engine_gives_lose_one_and_drain(s
 
     call = several.stub().Generate(ask([1, 2], n=8, logprobs=20, temperature=1.0, **ENDLESS))
     next(call)
-    assert several.end() == 0
+    several.end(WAIT)
     code, text = refusal(lambda: list(call))
     assert code is CODE.UNAVAILABLE
     assert text == "the server ends, and this request was not done within 0.3 s"
@@ -189,17 +137,6 @@ def collect_own(engine: Any, seed: int) -> list[int]:
     sampling = SamplingParameters(temperature=1.0, seed=seed, max_tokens=10, logprobs=0)
     (request,) = engine.generate(["white smoke"], sampling)
     return [token.id for token in request.tokens]
-
-
-def test_front_ends_end_with_the_engines_process() -> None:
-    with serving("--frontends", "2") as process:
-        fronts = children(process.process.pid)
-        stub = process.stub()
-        call = steps_slowly(stub)
-        process.process.kill()
-        code, _ = refusal(lambda: list(call))
-        assert code in (CODE.INTERNAL, CODE.UNAVAILABLE)
-        until(lambda: not any(is_alive(pid) for pid in fronts), "they have ended")
 
 
 def test_a_front_end_that_takes_nothing_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,3 +159,50 @@ def test_a_front_end_that_takes_nothing_counts_as_gone(monkeypatch: pytest.Monke
 
     asyncio.run(run())
     assert posted == [Leave()]
+
+
+def test_a_server_over_two_ranks_gives_what_one_gives_and_ends_with_its_ranks() -> None:
+    fields = {"temperature": 1.0, "max_tokens": 10, "logprobs": 0}
+    config = replace(ServerConfig(random="tiny-odd", max_batch=8), device="cpu").normalised()[0]
+    alone = build(config)
+    with serving(
+        "--random", "tiny-odd", "--tensor-parallel", "2", "--max-batch", "8", "--drain", "0.2"
+    ) as process:
+        (rank,) = children(process.process.pid)
+        stub = process.stub()
+        for seed in range(3):
+            (answer,) = collect(stub.Generate(ask("white smoke", seed=seed, **fields), timeout=WAIT)).values()
+            assert answer.ids == collect_own(alone.engine, seed)
+        given = stub.Embed(pb.EmbedRequest(ids=pb.TokenIds(ids=[300, 7])), timeout=WAIT)
+        assert given.rows.data == alone.embed(torch.tensor([300, 7])).numpy().tobytes()
+        call = steps_slowly(stub)
+        process.end(WAIT)
+        assert refusal(lambda: list(call))[0] is CODE.UNAVAILABLE
+        assert not is_alive(rank)
+
+
+def test_a_rank_killed_amid_a_request_fails_the_engine_and_the_server_says_why() -> None:
+    with serving("--tensor-parallel", "2", "--max-batch", "8") as process:
+        (rank,) = children(process.process.pid)
+        stub = process.stub()
+        call = steps_slowly(stub)
+        os.kill(rank, signal.SIGKILL)
+        said = "the engine has failed: RankError: rank 1: killed by SIGKILL"
+        assert refusal(lambda: list(call)) == (CODE.INTERNAL, said)
+        health = stub.Health(pb.HealthRequest(), timeout=WAIT)
+        assert (health.state, health.error) == (pb.HEALTH_STATE_FAILED, said)
+        with pytest.raises(
+            ServerProcessError, match=r"ended with status 1; .*RankError: rank 1: killed by SIGKILL"
+        ):
+            process.end(WAIT)
+
+
+def test_front_ends_and_ranks_end_with_the_engines_process() -> None:
+    with serving("--tensor-parallel", "2", "--frontends", "2") as process:
+        others = children(process.process.pid)
+        assert len(others) == 3
+        call = steps_slowly(process.stub())
+        process.kill()
+        code, _ = refusal(lambda: list(call))
+        assert code in (CODE.INTERNAL, CODE.UNAVAILABLE)
+        until(lambda: not any(is_alive(pid) for pid in others), "they have ended")
