@@ -30,10 +30,13 @@ class StableBuffers:
         block_tables: int32 [max_batch, max_pages].
         query_indptr: int32 [max_batch + 1], always counting up by one.
         drawn: int32 [2, max_batch], the step's tokens and their status.
+        logits: [max_batch, vocab] of the model's dtype, rows on 16 bytes: what every graph ends with, one after the other.
         host_kv_lengths: int32 [max_batch] in host memory, for backends that plan there.
     """
 
-    def __init__(self, max_batch: int, max_pages: int, device: torch.device) -> None:
+    def __init__(
+        self, max_batch: int, max_pages: int, vocab_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         require_not_capturing("stable buffers", device)
         self.max_batch = max_batch
         self.max_pages = max_pages
@@ -45,6 +48,9 @@ class StableBuffers:
         self.block_tables = torch.full((max_batch, max_pages), NULL_PAGE, dtype=torch.int32, device=device)
         self.query_indptr = torch.arange(max_batch + 1, dtype=torch.int32, device=device)
         self.drawn = torch.zeros(2, max_batch, dtype=torch.int32, device=device)
+        self.logits = torch.zeros(max_batch, -(-vocab_size // 8) * 8, dtype=dtype, device=device)[
+            :, :vocab_size
+        ]
         self.host_kv_lengths = np.zeros(max_batch, np.int32)
 
     def inputs(self, bucket: int) -> StepInputs:
@@ -80,7 +86,12 @@ class StableBuffers:
 
     def graph_buffers(self) -> Mapping[str, torch.Tensor]:
         """See `runtime.contract.BufferHolder`."""
-        others = {"block_tables": self.block_tables, "query_indptr": self.query_indptr, "drawn": self.drawn}
+        others = {
+            "block_tables": self.block_tables,
+            "query_indptr": self.query_indptr,
+            "drawn": self.drawn,
+            "logits": self.logits,
+        }
         return others | self.fields
 
     def plan_arrival(self, bucket: int, block: LaneBlock, owned_lengths: torch.Tensor) -> CopyPlan:

@@ -122,7 +122,9 @@ class DecodeGraphs:
         self._caches = caches
         self._history = history
         self._ring = ring
-        self._buffers = StableBuffers(max_batch, max_pages, model.device)
+        self._buffers = StableBuffers(
+            max_batch, max_pages, model.config.vocab_size, model.config.dtype, model.device
+        )
         self._lanes = DecodeLanes(max_batch, max_pages, caches[0].shape[3])
         on_gpu = model.device.type == "cuda"
         self._capture: Capture = CudaCapture() if on_gpu else HostCapture.of
@@ -225,7 +227,8 @@ class DecodeGraphs:
         def compute() -> Outputs:
             self._copy(arrival)
             x = self._model.begin(start)
-            logits = self._model.compute(x, inputs, self._caches, parameters, rope)
+            logits = self._buffers.logits[:bucket]
+            self._model.compute(x, inputs, self._caches, parameters, rope, logits)
             sampler.draw(logits, lanes, self._history, self._buffers.drawn)
             self._copy(back)
             return Outputs(logits, self._buffers.drawn)

@@ -92,8 +92,19 @@ class KernelOps:
             mixed = moe_bf16(normed, router_logits, up.weight, down.weight, **routing)
         return mixed.add_(x) if residual else mixed
 
-    def logits(self, x: torch.Tensor, norm: torch.Tensor, eps: float, head: torch.Tensor) -> torch.Tensor:
-        return self.norm_linear(x, norm, eps, Linear(head))
+    def logits(
+        self,
+        x: torch.Tensor,
+        norm: torch.Tensor,
+        eps: float,
+        head: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if out is None:
+            out = _aligned_rows(x, Linear(head), silu_mul=False)
+        if x.shape[0] <= MAX_ROWS:
+            return skinny_gemm(x, head, norm_weight=norm, eps=eps, out=out, workspace=self._workspace)
+        return torch.mm(rms_norm(x, norm, eps), head.t(), out=out)
 
 
 def _aligned_rows(x: torch.Tensor, linear: Linear, silu_mul: bool) -> torch.Tensor:

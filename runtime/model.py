@@ -76,8 +76,12 @@ class Model:
         caches: Sequence[torch.Tensor],
         parameters: AttentionParameters,
         rope: Rope,
+        logits: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """From embeddings [tokens, hidden] on: what a graph captures reads the arguments' buffers and the weights alone."""
+        """From embeddings [tokens, hidden] on: what a graph captures reads the arguments' buffers and the weights alone.
+
+        The result goes to `logits` [batch, vocab] where that is given.
+        """
         eps = self.config.norm_eps
         self.attention.refresh(parameters)
         live = _live_lanes(inputs) if self.config.experts is not None else None
@@ -89,7 +93,7 @@ class Model:
             x = self._mlp(x, layer, live)
         if inputs.last_tokens is not None:
             x = x[inputs.last_tokens]
-        return self._ops.logits(x, self._weights.norm, eps, self._weights.head)
+        return self._ops.logits(x, self._weights.norm, eps, self._weights.head, logits)
 
     def _mlp(self, x: torch.Tensor, layer: Layer, live: torch.Tensor | None) -> torch.Tensor:
         eps = self.config.norm_eps

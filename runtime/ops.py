@@ -59,8 +59,18 @@ class Ops(Protocol):
         """
         ...
 
-    def logits(self, x: torch.Tensor, norm: torch.Tensor, eps: float, head: torch.Tensor) -> torch.Tensor:
-        """RMS norm of x, then the head [vocab, hidden], of which there may be a part here: all of [tokens, vocab]."""
+    def logits(
+        self,
+        x: torch.Tensor,
+        norm: torch.Tensor,
+        eps: float,
+        head: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """RMS norm of x, then the head [vocab, hidden], of which there may be a part here: all of [tokens, vocab].
+
+        They go to `out` where it is given: rows that start on 16 bytes.
+        """
         ...
 
 
@@ -125,5 +135,13 @@ class ReferenceOps:
         )
         return x + mixed if residual else mixed
 
-    def logits(self, x: torch.Tensor, norm: torch.Tensor, eps: float, head: torch.Tensor) -> torch.Tensor:
-        return self.norm_linear(x, norm, eps, Linear(head))
+    def logits(
+        self,
+        x: torch.Tensor,
+        norm: torch.Tensor,
+        eps: float,
+        head: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        made = self.norm_linear(x, norm, eps, Linear(head))
+        return made if out is None else out.copy_(made)

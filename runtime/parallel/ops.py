@@ -60,6 +60,14 @@ class ShardedOps:
             self._ops.experts(x, norm, eps, experts, config, live=live, residual=residual)
         )
 
-    def logits(self, x: torch.Tensor, norm: torch.Tensor, eps: float, head: torch.Tensor) -> torch.Tensor:
+    def logits(
+        self,
+        x: torch.Tensor,
+        norm: torch.Tensor,
+        eps: float,
+        head: torch.Tensor,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         own = self._ops.logits(x, norm, eps, head)
-        return self._group.all_gather(own)[:, : self._vocab_size]
+        made = self._group.all_gather(own)[:, : self._vocab_size]
+        return made if out is None else out.copy_(made)

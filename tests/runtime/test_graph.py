@@ -228,6 +228,17 @@ def test_09_every_buffer_that_is_reassigned_is_a_typed_error(bench: Callable[...
     assert tried == sum(map(len, fingerprint._bound.values())) >= 35
 
 
+def test_all_graphs_leave_their_logits_in_one_place(bench: Callable[..., Bench]) -> None:
+    """A vocabulary's width for each lane of each bucket and slot would be most of what graphs take."""
+    made = bench(buckets=(1, 2), max_batch=2)
+    made.graphs.capture()
+    steps = [step for bucket in made.graphs.buckets for step in made.graphs._steps[bucket]]
+    assert len(steps) == 2 * len(made.ring.slots)
+    assert {step.outputs.logits.data_ptr() for step in steps} == {made.graphs._buffers.logits.data_ptr()}
+    assert made.graphs._buffers.logits.stride(0) * made.graphs._buffers.logits.element_size() % 16 == 0
+    close(*made.both([request(0, 5), request(1, 9)]))
+
+
 def test_09_a_replay_checks_before_it_runs(bench: Callable[..., Bench]) -> None:
     made = bench()
     requests = [request(1, 5), request(2, 6)]
@@ -324,7 +335,7 @@ def test_10_allocating_or_pinning_inside_a_capture_is_a_clear_error(
         "pin": lambda: LaneBlock(4, pinned=True),
         "copy": lambda: to_device(np.zeros(4, np.int32), DEVICE),
         "rope": lambda: model.decode_rope().prepare(graphs._buffers.inputs(1)),
-        "buffers": lambda: StableBuffers(1, 1, DEVICE),
+        "buffers": lambda: StableBuffers(1, 1, 8, torch.float32, DEVICE),
         "wait": torch.cuda.synchronize,
     }
 
