@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: install demo test test-all kernels lint bench docs lock clean
+.PHONY: install demo test test-all kernels lint bench docs runner-wheels lock clean
 .DEFAULT_GOAL := test
 
 install: $(STAMP)
@@ -48,10 +48,16 @@ docs: $(STAMP)
 	$(BIN)/whitesmoke config schema > docs/policy.schema.json
 	$(BIN)/whitesmoke config schema --of report > docs/report.schema.json
 
+# What a GPU host installs the runner from, without an index (docs/gpu-runner.md).
+runner-wheels: $(STAMP)
+	$(BIN)/python packaging/runner/build.py dist/runner
+
 # Needs uv (https://docs.astral.sh/uv/) on the PATH; only for whoever changes a dependency.
 lock:
 	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --extra dev pyproject.toml -o requirements/dev.lock
+	cd packaging/runner && UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url -c ../../requirements/dev.lock pyproject.toml -o requirements.lock
 
 clean:
 	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

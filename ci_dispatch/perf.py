@@ -70,8 +70,8 @@ def compare(samples: Sequence[Sample], perf: Perf) -> tuple[KpiVerdict, ...]:
     """Judge every KPI, in the order in which the head, then the base, first names them.
 
     Verdicts:
-        worse, better: beyond threshold and noise, either way. ok: neither; `detail` says where noise hides slowdowns above the
-        threshold. new: only the head has it. too_few: under `MIN_PAIRS` whole rounds, or gone at the head; it judges nothing.
+        worse, better: beyond threshold and noise, either way. ok: neither; `detail` says where a slowdown beyond the
+        threshold might hide. new: only the head has it. too_few: under `MIN_PAIRS` whole rounds, or gone at the head; it judges nothing.
         reported: its rule has no threshold.
     """
     kpis: dict[str, dict[str, dict[int, Sample]]] = {}
@@ -141,11 +141,12 @@ def _judge(one: _Measured, alarm: bool) -> KpiVerdict:
             verdict="ok",
             detail="beyond the threshold, but no more than chance among so many KPIs",
         )
+    if max(one.noise, high) <= math.log(one.threshold):
+        return _with(one.verdict, verdict="ok")
     hidden = max(one.noise, (high - low) / 2 + math.log(one.threshold))
-    detail = ""
-    if one.noise > math.log(one.threshold):
-        detail = f"noisy: a slowdown below about {_exp(hidden):.2f}x would not be seen"
-    return _with(one.verdict, verdict="ok", detail=detail)
+    return _with(
+        one.verdict, verdict="ok", detail=f"a slowdown below about {_exp(hidden):.2f}x would not be seen"
+    )
 
 
 def _significant(chances: Mapping[str, float]) -> frozenset[str]:

@@ -15,6 +15,8 @@ import sqlalchemy as sa
 
 from reviewer.errors import ReviewError
 from service.queue.celery import Alarm, make_celery
+from service.runner_api.files import CiFiles
+from service.runner_api.retention import KeepFiles, prune_files
 from service.settings import ServerSettings
 from service.station import open_station
 from service.store.retention import Keep, prune
@@ -45,6 +47,7 @@ def keep(station: Station, settings: ServerSettings, stopped: threading.Event) -
             since, next_reconcile = started, started + _RECONCILE
         if now >= next_prune:
             _try(partial(prune, station.database, now, Keep()))
+            _try(partial(prune_files, station.database, CiFiles(settings.data), now, KeepFiles()))
             next_prune = now + _PRUNE
 
 

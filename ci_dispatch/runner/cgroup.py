@@ -61,9 +61,7 @@ class Group:
     def kill(self) -> None:
         """Kills what is in the group, without waiting for its end."""
         for folder in dict.fromkeys(self._folders.values()):
-            for pid in _read(folder / "cgroup.procs").split():
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(int(pid), signal.SIGKILL)
+            _kill_all(folder)
 
     def close(self, seconds: float = 2.0) -> None:
         """Ends what is left in the group, and removes it."""
@@ -124,10 +122,13 @@ def make_group(name: str, limits: Limits, places: Mapping[str, Hierarchy]) -> Gr
     """A group with the limits that can be set here; `Group.controllers` says which. Never fails: what cannot be set is missing."""
     folders: dict[str, Path] = {}
     versions: dict[str, int] = {}
+    for place in set(places.values()):
+        _sweep(place.folder)
+    name = f"{_PREFIX}{os.getpid()}-{name}"
     for controller, place in places.items():
         if controller == "cpu" and limits.cpus is None:
             continue
-        folder = place.folder / f"{_PREFIX}{name}"
+        folder = place.folder / name
         with contextlib.suppress(OSError):
             if place.version == 2:
                 _offer(place.folder, controller)
@@ -137,7 +138,7 @@ def make_group(name: str, limits: Limits, places: Mapping[str, Hierarchy]) -> Gr
             _tighten(controller, place.version, folder, limits)
             folders[controller], versions[controller] = folder, place.version
     for place in places.values():
-        folder = place.folder / f"{_PREFIX}{name}"
+        folder = place.folder / name
         if folder not in folders.values():
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -161,6 +162,24 @@ def parse_counts(text: str) -> dict[str, int]:
     """Lines of a name and a number, as control files have them."""
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _sweep(parent: Path) -> None:
+    """Removes groups of agents that were killed. The agent's process id in the name tells them from those in use."""
+    for folder in parent.glob(f"{_PREFIX}*-*"):
+        pid = folder.name.removeprefix(_PREFIX).split("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            _kill_all(folder)
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _kill_all(folder: Path) -> None:
+    for pid in _read(folder / "cgroup.procs").split():
+        # Processes that this namespace does not know are 0, which would mean our own group.
+        if pid != "0":
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(int(pid), signal.SIGKILL)
 
 
 def _tighten(controller: str, version: int, folder: Path, limits: Limits) -> None:

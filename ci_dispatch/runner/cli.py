@@ -100,7 +100,7 @@ def runner(
         logging.getLogger(library).setLevel(logging.WARNING)
     try:
         options = Options(
-            url=url,
+            url=url.rstrip("/"),
             arch=arch,
             folder=folder,
             name=name or socket.gethostname(),

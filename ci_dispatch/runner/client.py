@@ -50,6 +50,12 @@ def backoff(attempt: int, draw: float) -> float:
     return longest * (0.5 + draw / 2)
 
 
+def travels_in_clear(url: str) -> bool:
+    """Whether tokens sent to an address could be read on their way."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1")
+
+
 @dataclass(slots=True)
 class Service:
     """The service at an address. `given_up` ends waits between tries."""

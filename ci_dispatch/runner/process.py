@@ -87,6 +87,9 @@ def run(
         guards: stop it.
         cancelled: set to stop it.
         grace: seconds between SIGTERM and SIGKILL.
+
+    Raises:
+        OSError: the host did not take the log; the command has run to its end.
     """
     started = time.monotonic()
     told, tells = os.pipe()
@@ -188,13 +191,17 @@ class _Reader:
         self._handle = handle
         self._log = log
         self._done = threading.Event()
+        self._problem: OSError | None = None
         self._thread = threading.Thread(target=self._read, name="step-output", daemon=True)
         self._thread.start()
 
     def finish(self) -> None:
-        """Waits for the rest of what was written. A process that left the supervisor may hold the pipe open: it is not waited for."""
+        """Waits for the rest of what was written. A process that left the supervisor may hold the pipe open: it is not waited for.
+        Raises OSError where the host did not take the log."""
         self._done.set()
         self._thread.join(_DRAIN_SECONDS)
+        if self._problem is not None:
+            raise self._problem
 
     def _read(self) -> None:
         try:
@@ -211,9 +218,17 @@ class _Reader:
                 chunk = os.read(self._handle, _CHUNK)
                 if not chunk:
                     return
-                self._log.write(chunk)
+                self._write(chunk)
             elif is_done:
                 return
+
+    def _write(self, chunk: bytes) -> None:
+        # The pipe is emptied whatever becomes of the log, or the step would wait for ever.
+        if self._problem is None:
+            try:
+                self._log.write(chunk)
+            except OSError as error:
+                self._problem = error
 
 
 class _FullLog:

@@ -56,10 +56,6 @@ class Room:
     def etc(self) -> Path:
         return self.folder / "etc"
 
-    @property
-    def kept(self) -> Path:
-        return self.folder / "kept"
-
     def out(self, name: str) -> Path:
         """A fresh output folder that the job may write."""
         folder = self.folder / "out" / name
@@ -99,7 +95,7 @@ def open_room(job: Job, workplace: Workplace, confined: bool) -> Iterator[Room]:
         raise RoomError(f"no folder for the job below {workplace.folder}: {error.strerror}") from None
     lowered = confined and os.geteuid() == 0
     try:
-        domain = _domain(workplace.caches, job.repo)
+        domain = _domain(workplace.caches, job.repo, lowered)
         with _user(workplace, domain, job.trusted, lowered) as uid:
             yield _furnish(folder, domain, job.trusted, uid)
     finally:
@@ -134,7 +130,6 @@ def _furnish(folder: Path, domain: Path, trusted: bool, uid: int | None) -> Room
         if uid is not None:
             _own(side, uid)
     (folder / "out").mkdir()
-    (folder / "kept").mkdir()
     write_etc(folder / "etc", uid if uid is not None else os.geteuid())
     return Room(folder, uid, places, words)
 
@@ -154,9 +149,11 @@ def _copy_cache(domain: Path, into: Path) -> str:
     return "a copy of its trust domain's"
 
 
-def _domain(caches: Path, repo: str) -> Path:
+def _domain(caches: Path, repo: str, lowered: bool) -> Path:
+    """Jobs that run as the agent have caches of their own: what they write, a lowered one could not replace."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", repo)[:60]
-    folder = caches / f"{readable}-{hashlib.sha256(repo.encode()).hexdigest()[:12]}"
+    digest = hashlib.sha256(repo.encode()).hexdigest()[:12]
+    folder = caches / f"{readable}-{digest}{'' if lowered else '-agent'}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 

@@ -15,7 +15,7 @@ from ci_dispatch.model import Arch, JobName
 from ci_dispatch.protocol import Beat
 from ci_dispatch.runner.agent import Agent
 from ci_dispatch.runner.base import Workplace
-from ci_dispatch.runner.client import Service
+from ci_dispatch.runner.client import Service, travels_in_clear
 from ci_dispatch.runner.errors import Refused, RunnerError, Unreachable
 from ci_dispatch.runner.execute import execute
 from ci_dispatch.runner.files import private_folder
@@ -59,6 +59,8 @@ def run_agent(options: Options, signals: Sequence[signal.Signals]) -> None:
             f"{options.name!r} is no name for a runner", "give one of letters, digits, - _ . with --name"
         ) from None
     folder = private_folder(options.folder.absolute())
+    if travels_in_clear(options.url):
+        logger.warning("%s is not https: tokens can be read on their way to it", options.url)
     with only_agent(folder), Service(options.url) as service:
         workplace = _workplace(options, folder)
         sweep(folder / "jobs")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ci_dispatch.kpis import Side
 from ci_dispatch.model import Gpu, Job, Notice, Step, StepRun, Tree
-from ci_dispatch.runner import process, sandbox
+from ci_dispatch.runner import sandbox
 from ci_dispatch.runner.base import Watcher, Workplace
 from ci_dispatch.runner.cgroup import Group
 from ci_dispatch.runner.devices import device_files, visible
@@ -207,10 +207,10 @@ def explain(ended: Ended, memory_kills: int, job: Job) -> Ended:
         return ended
     if memory_kills > 0:
         detail = f"its processes used more than {job.spec.memory_mb:,} MiB"
-        return process.Ended("memory", ended.seconds, ended.status, detail)
+        return Ended("memory", ended.seconds, ended.status, detail)
     if ended.status == -signal.SIGXFSZ:
         detail = f"it wrote a file of more than {job.spec.disk_mb:,} MiB"
-        return process.Ended("disk", ended.seconds, ended.status, detail)
+        return Ended("disk", ended.seconds, ended.status, detail)
     return ended
 
 

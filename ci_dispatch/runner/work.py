@@ -75,7 +75,13 @@ def _examined(
     if lease.cancelled.is_set():
         return JobReport(cancelled=True, sandboxed=host.offer.sandboxed)
     clocks = Clocks()
-    lease.each_beat = lambda: clocks.add([one for one in host.devices.read() if one.uuid in uuids])
+
+    def look() -> None:
+        clocks.add([one for one in host.devices.read() if one.uuid in uuids])
+
+    # A job may be over before the first beat.
+    look()
+    lease.each_beat = look
     report = _executed(lease, host, execute)
     after = host.health.postflight(uuids, since, lease.begun_at)
     tell(after)

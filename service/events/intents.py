@@ -127,6 +127,14 @@ class ButtonPressed(Frozen):
     by: User
 
 
+class ChecksEnded(Frozen):
+    """All checks that another app made of a commit have ended."""
+
+    kind: Literal["checks_ended"] = "checks_ended"
+    repo: str
+    head_sha: str
+
+
 class PolicyChanged(Frozen):
     """The policy file of a branch may be another now; of interest where `branch` is a base or `default`."""
 
@@ -164,6 +172,7 @@ Intent = (
     | ReviewDismissed
     | Recheck
     | ButtonPressed
+    | ChecksEnded
     | PolicyChanged
     | InstallationChanged
     | Ignored

@@ -275,7 +275,7 @@ _SHAPES: dict[tuple[str, str], type[Payload]] = {
     **{("pull_request_review_comment", action): ReviewCommentEvent for action in _COMMENTED},
     ("check_run", "rerequested"): CheckRunEvent,
     ("check_run", "requested_action"): CheckButton,
-    **{("check_suite", action): CheckSuiteEvent for action in ("requested", "rerequested")},
+    **{("check_suite", action): CheckSuiteEvent for action in ("requested", "rerequested", "completed")},
     **{
         ("installation", action): InstallationEvent
         for action in ("created", "deleted", "suspend", "unsuspend", "new_permissions_accepted")

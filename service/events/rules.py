@@ -11,6 +11,7 @@ from reviewer.policy import POLICY_FILE
 from service.events.commands import parse_commands
 from service.events.intents import (
     ButtonPressed,
+    ChecksEnded,
     DraftChanged,
     HeadChanged,
     Ignored,
@@ -262,6 +263,10 @@ def _check_suite(payload: CheckSuiteEvent, context: Context) -> Intent:
     suite, by = payload.check_suite, payload.sender.user
     if payload.action == "requested":
         return Ignored(reason="a new check suite: the pull request's own event starts its review")
+    if payload.action == "completed":
+        if _is_ours(suite.app, context):
+            return Ignored(reason="our own checks")
+        return ChecksEnded(repo=payload.repo, head_sha=suite.head_sha)
     if why := _not_pressed(suite.app, by, context):
         return Ignored(reason=why)
     return Recheck(

@@ -29,15 +29,23 @@ MergeMethod = Literal["merge", "squash", "rebase"]
 class ForgeError(ReviewError):
     """A forge did not do what was asked. `status` is the HTTP status, 0 where there was no answer.
 
-    `retry_after` is the number of seconds after which the same call may succeed; None where it never will.
+    `retry_after` is the number of seconds after which the same call may succeed; None where it never will. `counted`
+    says that nobody promised that it does, so that attempts come to an end.
     """
 
     def __init__(
-        self, problem: str, remedy: str, *, status: int = 0, retry_after: float | None = None
+        self,
+        problem: str,
+        remedy: str,
+        *,
+        status: int = 0,
+        retry_after: float | None = None,
+        counted: bool = False,
     ) -> None:
         super().__init__(problem, remedy)
         self.status = status
         self.retry_after = retry_after
+        self.counted = counted
 
 
 class Permission(IntEnum):
@@ -59,7 +67,10 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class PullState:
-    """A pull request as it is now. `head_repo` is where the head branch lives ("" where it is gone)."""
+    """A pull request as it is now. `head_repo` is where the head branch lives ("" where it is gone).
+
+    `updated_at` is when anything about it was changed or said, where the forge tells.
+    """
 
     repo: str
     number: int
@@ -75,6 +86,7 @@ class PullState:
     state: Literal["open", "closed"]
     merged: bool
     labels: tuple[str, ...]
+    updated_at: datetime | None = None
 
     @property
     def is_fork(self) -> bool:

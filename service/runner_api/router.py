@@ -45,7 +45,7 @@ Offset = Annotated[int, Query(ge=0, lt=1 << 62, description="of the first byte")
 Wait = Annotated[float, Query(allow_inf_nan=False, description="seconds")]
 
 # Most of them wait for a commit.
-_THREADS = 12
+_THREADS = 6
 # Read and written in one go by a thread.
 _PIECE = 256 * 1024
 _BEARER = re.compile(r"[Bb]earer +([!-~]{1,200})")

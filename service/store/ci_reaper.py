@@ -141,10 +141,10 @@ def _expire(connection: sa.Connection, now: datetime, reaped: Reaped) -> None:
     late = (
         sa.select(jobs.c.id, jobs.c.arch, jobs.c.gpus, jobs.c.queued_at, jobs.c.pending_until)
         .where(sa.text("state = 'queued'"), jobs.c.pending_until < now)
-        .order_by(jobs.c.id)
+        .order_by(jobs.c.pending_until)
         .limit(_BATCH)
     )
-    for row in connection.execute(late).all():
+    for row in sorted(connection.execute(late).all(), key=lambda row: row.id):
         job = lock_job(connection, row.id)
         if job is None or job.state != JobState.QUEUED:
             continue
@@ -165,10 +165,10 @@ def _limit(connection: sa.Connection, now: datetime, reaped: Reaped) -> None:
             jobs.c.running_until < now - timedelta(seconds=STOP_SECONDS),
             jobs.c.cancel == "",
         )
-        .order_by(jobs.c.id)
+        .order_by(jobs.c.running_until)
         .limit(_BATCH)
     )
-    for job_id in connection.execute(late).scalars().all():
+    for job_id in sorted(connection.execute(late).scalars()):
         if job_store.cancel(connection, job_id, Outcome.TIMED_OUT, now):
             reaped.stopped.append(job_id)
 

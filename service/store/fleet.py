@@ -128,9 +128,12 @@ def _waiting(row: Any) -> Waiting:
 def open_leases(connection: sa.Connection) -> list[Running]:
     """Open leases, fetched or not: all of them hold what they were given."""
     held: dict[int, list[str]] = defaultdict(list)
-    found = sa.select(lease_gpus.c.lease_id, lease_gpus.c.uuid).where(sa.text("state = 'open'"))
-    for lease_id, uuid in connection.execute(found.order_by(lease_gpus.c.id)):
-        held[lease_id].append(uuid)
+    # Sorted here: asked for in order, SQLite would read all leases that ever were.
+    found = sa.select(lease_gpus.c.id, lease_gpus.c.lease_id, lease_gpus.c.uuid).where(
+        sa.text("state = 'open'")
+    )
+    for row in sorted(connection.execute(found).all(), key=lambda row: row.id):
+        held[row.lease_id].append(row.uuid)
     rows = connection.execute(
         sa.select(
             leases.c.id,

@@ -202,12 +202,11 @@ def _take_jobs(connection: sa.Connection, job_ids: Sequence[int], now: datetime)
 
 def unfetched(connection: sa.Connection) -> list[Assigned]:
     """Leases that wait for their runner, oldest first."""
-    found = (
-        sa.select(leases.c.id, leases.c.job_id, leases.c.runner_id, leases.c.created_at)
-        .where(sa.text("state = 'open'"), leases.c.granted_at.is_(None))
-        .order_by(leases.c.id)
+    found = sa.select(leases.c.id, leases.c.job_id, leases.c.runner_id, leases.c.created_at).where(
+        sa.text("state = 'open'"), leases.c.granted_at.is_(None)
     )
-    return [Assigned(*row) for row in connection.execute(found)]
+    # Sorted here: asked for in order, SQLite would read all leases that ever were.
+    return sorted((Assigned(*row) for row in connection.execute(found)), key=lambda one: one.lease_id)
 
 
 def put_back_unfetched(connection: sa.Connection, runner_id: int, now: datetime) -> list[int]:

@@ -96,6 +96,19 @@ class Outbox(Leases[OutboxClaim]):
         )
         return connection.execute(closed).rowcount > 0
 
+    def renew(self, connection: sa.Connection, keys: str) -> int:
+        """Has what stands under the keys that start so be made to stand once more: somebody else changed it outside.
+
+        Returns how many that were; what is on its way already is left alone.
+        """
+        columns = self.table.c
+        again = (
+            sa.update(self.table)
+            .where(columns.key.startswith(keys, autoescape=True), columns.state == State.DONE)
+            .values(state=State.READY, available_at=self._clock(), attempts=0, finished_at=None)
+        )
+        return connection.execute(again).rowcount
+
     def external_id(self, connection: sa.Connection, key: str) -> str:
         """What stands under `key` as far as we know; "" where nothing does."""
         columns = self.table.c

@@ -9,12 +9,14 @@ import sqlalchemy as sa
 
 from service.events.intents import (
     ButtonPressed,
+    ChecksEnded,
     DraftChanged,
     HeadChanged,
     Ignored,
     InstallationChanged,
     Intent,
     PhraseSaid,
+    PolicyChanged,
     PullClosed,
     Recheck,
     ReviewDismissed,
@@ -135,6 +137,10 @@ def _apply(
         case Recheck() | ButtonPressed():
             subject = f"{intent.repo}:{intent.head_sha}:{intent.name}"
             station.work.put(connection, RECHECK, subject, intent.model_dump(mode="json"))
+        case PolicyChanged(repo=repo):
+            ci.reconsider(station, connection, repo)
+        case ChecksEnded(repo=repo, head_sha=sha):
+            ci.look_at_merge(station, connection, repo, sha)
         case InstallationChanged():
             audit.record(
                 connection,

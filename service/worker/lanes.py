@@ -142,7 +142,8 @@ def _attempt(
     except StaleClaim as stale:
         log.info("%s", stale)
     except ForgeError as error:
-        _give_back(station, leases, claim, str(error), error.retry_after, final=error.retry_after is None)
+        wait = error.retry_after
+        _give_back(station, leases, claim, str(error), wait, counted=error.counted, final=wait is None)
     except ReviewError as error:
         _give_back(station, leases, claim, str(error), None)
     except Exception as error:
@@ -157,6 +158,7 @@ def _give_back(
     error: str,
     delay: float | None,
     *,
+    counted: bool = False,
     final: bool = False,
 ) -> None:
     log.warning("%s row %s (%s): %s", claim.table.name, claim.id, claim.kind, error)
@@ -165,7 +167,7 @@ def _give_back(
             state = (
                 leases.give_up(connection, claim, error)
                 if final
-                else leases.release(connection, claim, error, delay=delay, counted=delay is None)
+                else leases.release(connection, claim, error, delay=delay, counted=counted or delay is None)
             )
             if state is State.DEAD:
                 on_death(station, connection, claim.table, claim.id, claim.kind, error)

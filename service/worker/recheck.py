@@ -28,6 +28,9 @@ def run_recheck(station: Station, claim: WorkClaim) -> None:
     states = [station.forge.pull(intent.repo, number) for number in numbers]
     with station.database.write() as connection:
         claim.guard(connection)
+        if isinstance(intent, Recheck):
+            # The forge shows it as queued from now on, whatever comes of it here.
+            station.outbox.renew(connection, f"check:{intent.repo}:{intent.head_sha}:{intent.name}")
         for state in states:
             policy = stored_policy(connection, station.forge_name, state.repo, state.number)
             pull = pulls.find(connection, station.forge_name, state.repo, state.number)

@@ -1,4 +1,5 @@
-"""Asking the forge what was missed: deliveries that never came, heads never reviewed, commands never run."""
+"""Asking the forge what was missed: deliveries that never came, heads never reviewed, commands never run,
+words that start CI never heard."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from service.forge.base import Comment, PullState, User
 from service.publisher.own import is_own
 from service.store import pulls, rounds
 from service.store.pulls import Pull
+from service.worker.ci import triggers as ci
 from service.worker.intake import queue, request_review
 from service.worker.policy import stored_policy
 from service.worker.station import REVIEW, Station
@@ -41,7 +43,9 @@ def reconcile(station: Station, repositories: Iterable[str], since: datetime) ->
 
 def _repository(station: Station, repo: str, since: datetime) -> None:
     me = station.forge.me(repo)
+    still_open: set[int] = set()
     for state in station.forge.open_pulls(repo):
+        still_open.add(state.number)
         comments = [
             comment
             for comment in station.forge.comments(repo, state.number, since - _OVERLAP)
@@ -66,6 +70,9 @@ def _repository(station: Station, repo: str, since: datetime) -> None:
                 request_review(station, connection, repo, state.number)
             for comment in comments:
                 queue(station, connection, _commands(comment, repo, state.number), seen=station.clock())
+            ci.find_missed(station, connection, state, since - _OVERLAP)
+    with station.database.write() as connection:
+        ci.find_closed(station, connection, repo, still_open)
 
 
 def _counts(comment: Comment, me: User) -> bool:

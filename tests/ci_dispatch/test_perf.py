@@ -149,7 +149,21 @@ def test_the_noise_floor_hides_what_the_base_does_to_itself() -> None:
     assert one.low > 1.05
     assert one.noise == pytest.approx(0.2, rel=0.02)
     assert one.verdict == "ok"
-    assert "noisy" in one.detail
+    assert one.detail == "a slowdown below about 1.20x would not be seen"
+
+
+def test_an_interval_that_reaches_beyond_the_threshold_is_no_silent_pass() -> None:
+    """Little noise between the base's runs, much in the head's."""
+    samples = [
+        Sample(name="k", side=side, round=number, value=value)
+        for number in range(8)
+        for side, value in (("base", 100.0), ("base_again", 100.5), ("head", (80.0, 125.0)[number % 2]))
+    ]
+    (one,) = compare(samples, PERF)
+    assert one.verdict == "ok"
+    assert "would not be seen" in one.detail
+    (quiet,) = compare(measured(noise=0.002, drift=0), PERF)
+    assert (quiet.verdict, quiet.detail) == ("ok", "")
 
 
 def test_too_few_rounds_judge_nothing() -> None:

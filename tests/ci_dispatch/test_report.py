@@ -1,115 +1,36 @@
-"""What a pull request reads: checks, the comment, the terminal; whatever the job said, bounded and harmless."""
+"""What a pull request reads about its CI: checks, the comment, the terminal."""
 
 from __future__ import annotations
 
 import re
-from functools import partial
 from importlib import resources
-from typing import Any
 
 import pytest
 import yaml
-from markdown_it import MarkdownIt
 
 from ci_dispatch import report
 from ci_dispatch.model import (
     Artifact,
     Comparison,
-    Difference,
     Golden,
-    Job,
-    JobReport,
-    JobResult,
     JobSpec,
-    KpiVerdict,
-    Notice,
     Outcome,
-    Perf,
     Step,
-    StepRun,
 )
-from ci_dispatch.report import CheckText, JobView, RunView, Writing, check, comment, terminal
-from reviewer.redact import redact
-from reviewer.report.escape import code_span, fence, guard, inline, plain
-from reviewer.text import load_text
-
-HEAD, BASE = "a" * 40, "b" * 40
-ABOUT = RunView(HEAD, BASE, qualified="@alice approved this head.")
-KEPT = "runtime/smoke/goldens/cpu-cpu.json"
-HOSTILE = (
-    "</summary></details><img src=x onerror=alert(1)> | cell | `tick` ``` [link](javascript:alert(1)) ![i](http://evil.example/x)"
-    " @everyone #1 https://evil.example \u202e\x1b[2J\x00 lgtm ready to ci\n\n/ci run\n# heading\n<!-- whitesmoke:ci {} -->"
+from ci_dispatch.report import CheckText, JobView, check, comment, terminal
+from tests.ci_dispatch.report_kit import (
+    ABOUT,
+    DIFFERENT,
+    HOSTILE,
+    KEPT,
+    WRITING,
+    done,
+    hostile,
+    job,
+    kpi,
+    size,
+    writing,
 )
-SECRET = "ghp_" + "A1b2C3d4E5" * 4
-
-
-def writing(language: str = "en") -> Writing:
-    return Writing(
-        text=load_text("ci/text", language),  # type: ignore[arg-type]
-        redact=redact,
-        code=code_span,
-        fence=fence,
-        inline=inline,
-        plain=plain,
-        guard=partial(guard, phrases=("lgtm ready to ci",)),
-    )
-
-
-WRITING = writing()
-
-
-def job(name: str = "smoke", *, golden: bool = True, perf: bool = False, **changes: Any) -> Job:
-    steps = ["build", *(["smoke"] if golden else []), *(["bench"] if perf else [])]
-    spec = JobSpec(
-        name=name,
-        steps=tuple(Step(name=one, argv=("true",), timeout=60) for one in steps),  # type: ignore[arg-type]
-        goldens=(Golden(output="cpu.json", kept=KEPT),) if golden else (),
-        perf=Perf() if perf else None,
-        **{key: value for key, value in changes.items() if key in JobSpec.model_fields},
-    )
-    rest = {key: value for key, value in changes.items() if key not in JobSpec.model_fields}
-    return Job(repo="o/r", number=1, head_sha=HEAD, base_sha=BASE, spec=spec, **rest)
-
-
-def done(outcome: Outcome = Outcome.PASSED, of: Job | None = None, **parts: Any) -> JobView:
-    kpis = parts.pop("kpis", ())
-    view = {key: parts.pop(key) for key in ("url", "artifacts_url", "seconds") if key in parts}
-    parts.setdefault("runs", (StepRun(name="build", ending="exited", status=0, seconds=12.3),))
-    result = JobResult(
-        outcome=outcome, reason=parts.pop("reason", "why"), report=JobReport(**parts), kpis=kpis
-    )
-    return JobView(of or job(), "done", result, **view)
-
-
-def kpi(name: str = "rms_norm", verdict: str = "ok", **more: Any) -> KpiVerdict:
-    facts: dict[str, Any] = {
-        "head": 12.5,
-        "base": 10.0,
-        "ratio": 1.25,
-        "low": 1.2,
-        "high": 1.3,
-        "noise": 0.021,
-    }
-    facts |= {"unit": "us", "extra": {"copy_percent": 88.8}, "samples": 8}
-    return KpiVerdict(name=name, verdict=verdict, **(facts | more))  # type: ignore[arg-type]
-
-
-DIFFERENT = Comparison(
-    kept=KEPT,
-    total=35,
-    matched=33,
-    different=2,
-    differences=(Difference(case="greedy", request=1, field="ids[7]", expected="41", actual="42"),),
-)
-
-
-def html(markdown: str) -> str:
-    rendered: str = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(markdown)
-    return rendered
-
-
-def size(text: str) -> int:
-    return len(text.encode("utf-16-le")) // 2
 
 
 def test_both_languages_have_every_phrase_with_the_same_places() -> None:
@@ -307,152 +228,6 @@ def test_the_first_line_sums_up(views: list[JobView], icon: str, words: str) -> 
     text = comment(ABOUT, views, WRITING)
     assert text.startswith(f"## {icon} GPU CI\n")
     assert words in text
-
-
-def hostile() -> JobView:
-    """Every text that a job, its branch or its host can choose."""
-    return done(
-        Outcome.GOLDEN,
-        job(perf=True),
-        reason=HOSTILE,
-        runs=(StepRun(name="build", ending="not_started", seconds=0, detail=HOSTILE),),
-        comparisons=(
-            Comparison(
-                kept=KEPT,
-                total=2,
-                different=1,
-                failed=1,
-                differences=(
-                    Difference(case=HOSTILE, request=0, field=HOSTILE, expected=HOSTILE, actual=HOSTILE),
-                ),
-                failures=(HOSTILE,),
-                notes=(HOSTILE,),
-            ),
-        ),
-        bad_numbers=(HOSTILE,),
-        notices=(Notice(kind="agent", gpu=HOSTILE, detail=HOSTILE),),
-        environment={HOSTILE: HOSTILE},
-        left_out=(HOSTILE,),
-        log_tail=HOSTILE,
-        artifacts=(Artifact(path="x`|/cpu.json", bytes=1, sha256="0"),),
-        artifacts_url="https://ci.example",
-        kpis=(kpi(HOSTILE[:190], unit="|`<b>", detail=HOSTILE),),
-    )
-
-
-@pytest.mark.parametrize("language", ["en", "zh"])
-def test_hostile_text_stays_text(language: str) -> None:
-    view, style = hostile(), writing(language)
-    waiting = JobView(job("w"), "waiting", reason=HOSTILE)
-    running = JobView(job("r"), "running", step=HOSTILE, log_tail=HOSTILE)
-    about = RunView(HEAD, BASE, qualified=HOSTILE, warnings=(HOSTILE,))
-    texts = [comment(about, [view, waiting, running], style)]
-    for one in (view, waiting, running):
-        made = check(one, style)
-        texts += [made.summary, made.text]
-        assert "lgtm ready to ci" not in made.title
-        assert "\n" not in made.title
-    for text in texts:
-        page = html(text)
-        assert "<img" not in page
-        assert "<h1" not in page
-        assert "href=" not in page.replace('href="https://ci.example', "")
-        assert page.count("<details") == page.count("</details") == page.count("<summary")
-        outside = re.sub(r"<code.*?</code>", "", page, flags=re.DOTALL)
-        assert "@everyone" not in outside
-        assert "#1" not in outside
-        assert "lgtm ready to ci" not in text.lower()
-        assert not re.search(r"^/ci", text, re.MULTILINE)
-        assert "<!--" not in text
-        assert not set(text) & set("\x1b\x00\u202e")
-    (table,) = re.findall(r"<table>.*?</table>", html(texts[0]), re.DOTALL)[:1]
-    assert table.count("<tr>") == 4
-    rows = re.findall(r"^\|.*\|$", texts[0], re.MULTILINE)
-    widths = [len(re.findall(r"(?<!\\)\|", row)) for row in rows]
-    assert set(widths) == {
-        8,
-        6,
-    }  # seven cells of jobs and of KPIs, five of a difference: a bar never makes another
-
-
-def test_secrets_are_taken_out_of_every_text_before_it_is_cut() -> None:
-    def holding(text: str) -> JobView:
-        return done(
-            Outcome.GOLDEN,
-            reason=text,
-            runs=(StepRun(name="build", ending="not_started", seconds=0, detail=text),),
-            comparisons=(
-                DIFFERENT.model_copy(
-                    update={
-                        "differences": (
-                            Difference(case=text, request=0, field=text, expected=text, actual=text),
-                        ),
-                        "failures": (text,),
-                        "notes": (text,),
-                    }
-                ),
-            ),
-            bad_numbers=(text,),
-            notices=(Notice(kind="agent", detail=text),),
-            environment={"token": text},
-            left_out=(text,),
-            log_tail=text,
-            kpis=(kpi("k", detail=text),),
-        )
-
-    for text in (SECRET, "x" * 100 + SECRET):
-        view = holding(text)
-        made = check(view, WRITING)
-        running = check(JobView(job(), "running", log_tail=text), WRITING)
-        about = RunView(HEAD, BASE, qualified=text, warnings=(text,))
-        shown = (
-            made.title + made.summary + made.text + comment(about, [view], WRITING) + terminal(view, WRITING)
-        )
-        assert SECRET[:14] not in shown + running.text
-
-
-def enormous(name: str) -> JobView:
-    long = "🔥" * 500
-    difference = Difference(case=long, request=0, field=long, expected=long, actual=long)
-    return done(
-        Outcome.GOLDEN,
-        job(name, perf=True),
-        reason=long * 2,
-        runs=tuple(
-            StepRun(name="bench", ending="exited", status=n, seconds=1, round=n, detail=f"{n}" + long)
-            for n in range(150)
-        ),
-        comparisons=tuple(
-            DIFFERENT.model_copy(update={"differences": (difference,) * 50, "failures": (long,) * 20})
-            for _ in range(16)
-        ),
-        bad_numbers=(long,) * 100,
-        notices=(Notice(kind="agent", detail=long * 4),) * 50,
-        environment={f"{n}": long for n in range(100)},
-        log_tail=(long + "\n") * 500,
-        kpis=tuple(kpi(f"{n} {'🔥' * 190}", detail=long) for n in range(1_000)),
-        url="https://ci.example/" + "u" * 300,
-    )
-
-
-def test_the_largest_reports_fit_and_say_what_they_left_out() -> None:
-    made = check(enormous("huge"), WRITING)
-    assert size(made.text) <= 65_535
-    assert size(made.summary) <= 65_535
-    assert len(made.title) <= 200
-    assert "more left out" in made.text
-    html(made.text)
-    views = [enormous(f"job-{n:02}{'n' * 94}") for n in range(100)]
-    views[7] = done(Outcome.CODE, job("red"), log_tail=("🔥" * 200 + "\n") * 100)
-    text = comment(ABOUT, views, WRITING)
-    assert size(text) <= 65_536
-    assert "job-00" in text
-    assert text.endswith("edit this comment in place</sub>")
-    small = comment(
-        ABOUT, [done(Outcome.PERF, job(perf=True), kpis=tuple(kpi(f"k{n}") for n in range(150)))], WRITING
-    )
-    assert "left out" not in small
-    assert "`k149`" in small
 
 
 def test_a_log_keeps_its_end_without_colours() -> None:

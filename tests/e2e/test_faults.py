@@ -18,14 +18,22 @@ def assert_sound(result: FaultsResult) -> None:
 
 
 def test_nothing_is_lost_and_nothing_stands_twice_at_a_sample_of_the_points() -> None:
-    result = run(sample=24)
+    result = run(sample=24, flows=("review",))
     assert result.runs == 24
     assert_sound(result)
 
 
+def test_no_job_is_lost_and_none_counts_twice_at_a_sample_of_the_points() -> None:
+    """Killed between comment, gate, run, lease, report, verdict, check and comment; the runner dies too, or lives on."""
+    result = run(sample=14, flows=("ci",))
+    assert result.runs == 14
+    assert_sound(result)
+
+
 @pytest.mark.exhaustive
-def test_nothing_is_lost_and_nothing_stands_twice_at_any_point() -> None:
-    result = run()
+@pytest.mark.parametrize("flow", ["review", "ci"])
+def test_nothing_is_lost_and_nothing_stands_twice_at_any_point(flow: str) -> None:
+    result = run(flows=(flow,))
     assert result.runs == result.points > 100
     assert_sound(result)
 

@@ -99,6 +99,7 @@ class GitHubService:
             ring=self._ring,
             web_url=hub.html_url,
             app_id=app.id if app is not None else None,
+            data=folder,
             clock=self.clock,
         )
         intake = IntakeSettings(secrets=(SECRET.encode(),), events=EVENTS)

@@ -28,6 +28,7 @@ class LeaseState:
     """What the service knows of a lease."""
 
     grant: Grant
+    granted_after: int
     beats: list[str] = field(default_factory=list)
     log: bytearray = field(default_factory=bytearray)
     log_times: list[tuple[float, int]] = field(default_factory=list)
@@ -66,6 +67,7 @@ class RunnerService:
         self.calls: list[str] = []
         self.drain = False
         self.holds_claims = False
+        self.again: list[int] = []
         self.lease_seconds = 30.0
         self.log_bytes = 64 << 20
         self.beat_seconds = 0.5
@@ -129,6 +131,10 @@ class RunnerService:
                 # Its answer was lost on the way, as no call with its token ever came.
                 if not state.beats and not state.is_over and self._forgotten(state):
                     return 200, state.grant
+            if self.again:
+                state = self.leases[self.again.pop()]
+                state.grant = state.grant.model_copy(update={"token": f"{state.grant.token}-again"})
+                return 200, state.grant
             if self.waiting:
                 return 200, self._grant(*self.waiting.pop(0))
             left = deadline - time.monotonic()
@@ -137,9 +143,8 @@ class RunnerService:
             self.changed.wait(min(left, 0.1))
 
     def _forgotten(self, state: LeaseState) -> bool:
-        return (
-            len([one for one in self.beats if state.grant.lease_id not in one.leases]) > state.grant.lease_id
-        )
+        since = self.beats[state.granted_after :]
+        return len([one for one in since if state.grant.lease_id not in one.leases]) > 1
 
     def _grant(self, job: Job, gpus: tuple[str, ...]) -> Grant:
         number = len(self.leases) + 1
@@ -152,7 +157,7 @@ class RunnerService:
             log_bytes=self.log_bytes,
             artifact_bytes=1 << 20,
         )
-        self.leases[number] = LeaseState(grant)
+        self.leases[number] = LeaseState(grant, len(self.beats))
         return grant
 
     def of_lease(

@@ -45,6 +45,7 @@ def read_pull(repo: str, data: Any) -> PullState:
         state=data["state"],
         merged=bool(data["merged_at"]),
         labels=tuple(label["name"] for label in data["labels"]),
+        updated_at=datetime.fromisoformat(data["updated_at"]),
     )
 
 

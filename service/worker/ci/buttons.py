@@ -34,31 +34,32 @@ def press(
     """Does what somebody pressed for; whoever may not, and a check of an older head, change nothing."""
     name = job_of(intent.name)
     button = intent.identifier if isinstance(intent, ButtonPressed) else ""
-    if state.head_sha != intent.head_sha or name is None:
+    names: tuple[str, ...] = () if name is None else (name,)
+    if not intent.name:
+        names = tuple(one.name for one in newest(connection, pull, state))
+    if state.head_sha != intent.head_sha or not names:
         return
     if button == REBASELINE:
-        body = replies_of(policy).rebaseline(name)
+        body = replies_of(policy).rebaseline(names[0])
         reply = Reply(repo=state.repo, number=state.number, to=f"ci:check:{intent.check_run_id}", body=body)
         put_effects(station, connection, (reply,), pull.id)
         return
     if button == CANCEL:
         right = allowed(CiCancel(), intent.by, state.author, permission, policy.service.permissions)
         for one in newest(connection, pull, state) if isinstance(right, Allowed) else ():
-            if one.name == name and jobs.cancel(connection, one.id, Outcome.CANCELLED, station.clock()):
-                by = {"job": name, "head": state.head_sha}
+            if one.name in names and jobs.cancel(connection, one.id, Outcome.CANCELLED, station.clock()):
+                by = {"job": one.name, "head": state.head_sha}
                 audit.record(connection, station.clock(), intent.by.login, "cancelled a job", pull.name, by)
         return
-    pressed = Pressed(
-        login=intent.by.login,
-        commit=intent.head_sha,
-        at=station.clock(),
-        allowed=may_run(state, policy, intent.by, permission),
-    )
+    # Others' words may have qualified the head: that lets nobody else run it again.
+    if not may_run(state, policy, intent.by, permission):
+        return
+    pressed = Pressed(login=intent.by.login, commit=intent.head_sha, at=station.clock(), allowed=True)
     asked = Asked(
         repo=state.repo,
         number=state.number,
         to=f"check:{intent.check_run_id}",
-        jobs=(name,),
+        jobs=names,
         again=True,
         pressed=pressed,
     )

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, cast
 
+import sqlalchemy as sa
+
 from ci_dispatch.gate import (
     Case,
     CommentSeen,
@@ -22,6 +24,7 @@ from service.events.permissions import Allowed, allowed
 from service.forge.base import Comment, Edited, Permission, PullState, User
 from service.policy import Policy
 from service.store import heads, pulls, rounds
+from service.store.pulls import Pull
 from service.worker.station import Station
 
 _Permissions = Callable[[str], Permission]
@@ -124,9 +127,13 @@ def _pushes(station: Station, state: PullState) -> tuple[PushSeen, ...]:
 def _verdict(station: Station, state: PullState) -> StoredVerdict | None:
     with station.database.read() as connection:
         pull = pulls.find(connection, station.forge_name, state.repo, state.number)
-        known = rounds.of_pull(connection, pull.id, 20) if pull is not None else []
-    for one in known:
-        if one.head_sha == state.head_sha and one.finished_at is not None:
+        return verdict_of(connection, pull, state.head_sha) if pull is not None else None
+
+
+def verdict_of(connection: sa.Connection, pull: Pull, head_sha: str) -> StoredVerdict | None:
+    """Our own newest of a head."""
+    for one in rounds.of_pull(connection, pull.id, 20):
+        if one.head_sha == head_sha and one.finished_at is not None:
             verdict = cast(Literal["BLOCKED", "LGTM", "INCONCLUSIVE"], one.outcome)
             return StoredVerdict(one.head_sha, verdict)
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from ci_dispatch.model import Outcome
+from ci_dispatch.rerun import BY_ITSELF
 from service.events.ci_replies import JobLine
 from service.events.commands import CiCancel, CiRetry, CiRun, CiStatus
 from service.events.intents import RunCommand
@@ -37,9 +38,8 @@ def answer(
             ask(station, connection, asked.model_copy(update={"jobs": names, "again": True}))
             return replies.asked(state.head_sha, names)
         case CiRetry():
-            if not any(
-                Outcome(one.outcome).is_retried for one in newest(connection, pull, state) if one.outcome
-            ):
+            ended = [Outcome(one.outcome) for one in newest(connection, pull, state) if one.outcome]
+            if all(outcome is Outcome.PASSED or outcome in BY_ITSELF for outcome in ended):
                 return replies.nothing_again(state.head_sha)
             ask(station, connection, asked.model_copy(update={"retry": True}))
             return replies.asked_again(state.head_sha)

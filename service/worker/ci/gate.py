@@ -14,6 +14,7 @@ from service.worker.ci.case import judge
 from service.worker.ci.merge import merge_native
 from service.worker.ci.native import run_native
 from service.worker.ci.start import start
+from service.worker.ci.triggers import stop
 from service.worker.outcome import put_effects
 from service.worker.policy import read_policy
 from service.worker.replies import policy_fault
@@ -26,6 +27,8 @@ def run_gate(station: Station, claim: WorkClaim) -> None:
     state = station.forge.pull(asked.repo, asked.number)
     if state.state != "open":
         with station.database.write() as connection:
+            claim.guard(connection)
+            stop(station, connection, asked.repo, asked.number)
             station.work.finish(connection, claim, State.SUPERSEDED, "the pull request is closed")
         return
     policy = _read(station, claim, state)

@@ -49,6 +49,8 @@ def _act(station: Station, repo: str, action: NativeAction, tries: int) -> None:
         if wait == "done":
             log.info("%s: run %s is active already", repo, action.run_id)
         elif isinstance(wait, float):
-            raise ForgeError(error.problem, error.remedy, status=error.status, retry_after=wait) from error
+            raise ForgeError(
+                error.problem, error.remedy, status=error.status, retry_after=wait, counted=True
+            ) from error
         else:
             raise

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import sqlalchemy as sa
 
 from ci_dispatch.model import Job, JobSpec
 from ci_dispatch.plan import lacking
+from ci_dispatch.reasons import Why, give
 from ci_dispatch.report import CheckText, JobView, RunView, Writing, check, comment
-from reviewer.model import Language
-from reviewer.redact import redact
-from reviewer.report.escape import code_span, fence, guard, inline, plain
-from reviewer.text import load_text
+from service.events.ci_replies import in_words
 from service.forge.base import Button, Check
 from service.policy import Policy
 from service.publisher.effects import CheckPost, CiComment, Effect
@@ -20,10 +18,12 @@ from service.runner_api.files import CiFiles
 from service.store import ci_shown, jobs, pulls
 from service.store.ci_rows import JobState
 from service.store.jobs import Run, StoredJob
+from service.worker.ci.case import verdict_of
 from service.worker.ci.history import inventories
 from service.worker.ci.names import check_of
 from service.worker.policy import stored_policy
 from service.worker.station import Station
+from service.writing import make_writing
 
 _TAIL = 16_000
 
@@ -38,28 +38,29 @@ def effects_of(station: Station, connection: sa.Connection, run: Run) -> tuple[E
         CheckPost(repo=pull.repo, check=_check(station, run, view, check(view, writing))) for view in views
     ]
     if jobs.runs_of(connection, pull.id)[0].id == run.id:
-        about = RunView(head_sha=run.head_sha, base_sha=run.base_sha, qualified=run.reason)
+        about = RunView(
+            head_sha=run.head_sha,
+            base_sha=run.base_sha,
+            qualified=run.reason,
+            warnings=_warnings(connection, pull, policy, run),
+        )
         body = comment(about, views, writing)
         effects.append(CiComment(repo=pull.repo, number=pull.number, body=body))
     return tuple(effects)
 
 
+def _warnings(connection: sa.Connection, pull: pulls.Pull, policy: Policy, run: Run) -> tuple[str, ...]:
+    """What speaks against the head though it was started."""
+    verdict = verdict_of(connection, pull, run.head_sha)
+    if verdict is None or verdict.verdict != "BLOCKED":
+        return ()
+    warning = give(Why.BLOCKED_WARNING, head=run.head_sha[:12])
+    return (in_words(warning, policy.review.language),)
+
+
 def writing_of(policy: Policy) -> Writing:
     """How reports of CI are written under a policy."""
     return make_writing(policy.review.language, (policy.ci.gate.phrase,))
-
-
-def make_writing(language: Language, forbidden: Sequence[str]) -> Writing:
-    """The house's own ways of escaping. `forbidden` are phrases that the bot must never say."""
-    return Writing(
-        text=load_text("ci/text", language),
-        redact=redact,
-        code=code_span,
-        fence=fence,
-        inline=inline,
-        plain=plain,
-        guard=lambda text: guard(text, forbidden),
-    )
 
 
 def _views(

@@ -39,9 +39,9 @@ def start(
         tree = checkout.merge_tree(base) if merged else checkout.tree_of(state.head_sha)
         if tree is None:
             conflict = give(Why.CONFLICT, head=state.head_sha[:12])
-            _finish(
-                station, claim, state, None, decision, asked.reply(replies_of(policy).refused((conflict,)))
-            )
+            answer = asked.reply(replies_of(policy).refused((conflict,)))
+            _store(station, claim, state, None, decision, answer)
+            _finish(station, claim)
             return
         source = tree if merged else state.head_sha
         change = Change(
@@ -70,9 +70,10 @@ def start(
         reason=in_words(decision.reason, policy.review.language),
         skipped=chosen.successes if isinstance(chosen, Plan) else (),
     )
-    _finish(station, claim, state, (run, chosen), decision, _answer(policy, asked, chosen))
+    _store(station, claim, state, (run, chosen), decision, _answer(policy, asked, chosen))
     if not chosen.jobs:
         merge_tested(station, state, policy, decision)
+    _finish(station, claim)
 
 
 def _choose(
@@ -124,7 +125,7 @@ def _pull(station: Station, state: PullState) -> pulls.Pull:
         return pulls.remember(connection, station.forge_name, state, station.clock())
 
 
-def _finish(
+def _store(
     station: Station,
     claim: WorkClaim,
     state: PullState,
@@ -140,4 +141,9 @@ def _finish(
             run, chosen = started
             jobs.create_run(connection, run, chosen.jobs, station.clock())
         put_effects(station, connection, effects, pull.id)
+
+
+def _finish(station: Station, claim: WorkClaim) -> None:
+    with station.database.write() as connection:
+        claim.guard(connection)
         station.work.finish(connection, claim)

@@ -4,6 +4,7 @@ its counterpart that succeeds without the sandbox, or asserts that the attempt w
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -39,7 +40,7 @@ def test_the_agents_environment_and_its_ancestors_cannot_be_read(
     monkeypatch.setenv("AGENT_TOKEN", "wsm-secret")
     script = (
         "import glob, os\n"
-        "print(os.getppid(), sorted(int(p[6:]) for p in glob.glob('/proc/[0-9]*')))\n"
+        "print(*(p[6:] for p in glob.glob('/proc/[0-9]*')))\n"
         "for name in glob.glob('/proc/[0-9]*/environ') + ['/proc/%d/environ' % os.getppid()]:\n"
         "    try: print(name, open(name, 'rb').read())\n"
         "    except OSError as error: print(name, error)\n"
@@ -192,7 +193,11 @@ def test_another_gpu_cannot_be_opened(found: Confinement, tmp_path: Path) -> Non
         (tmp_path / name).mkdir()
     write_etc(tmp_path / "etc", 70_000)
     view = View(
-        *(tmp_path / name for name in ("tree", "out", "home", "cache", "etc")),
+        tree=tmp_path / "tree",
+        out=tmp_path / "out",
+        home=tmp_path / "home",
+        cache=tmp_path / "cache",
+        etc=tmp_path / "etc",
         uid=70_000,
         devices=tuple(given),
     )
@@ -377,3 +382,11 @@ def test_raw_outputs_that_are_a_link_are_not_followed(bench: Bench) -> None:
         MemorySources(base={"kept.json": kept}),
     )
     assert ran.report.comparisons[0].refused
+
+
+def test_every_escape_of_the_written_list_is_a_test() -> None:
+    root = Path(__file__).parents[3]
+    named = set(re.findall(r"`(test_\w+)`", (root / "docs/sandbox.md").read_text()))
+    tests = "".join(file.read_text() for file in Path(__file__).parent.glob("test_*.py"))
+    assert len(named) > 25
+    assert [name for name in named if f"def {name}(" not in tests] == []

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -248,6 +245,18 @@ def test_a_workplace_that_cannot_be_made_is_a_notice(bench: Bench) -> None:
     assert [notice.kind for notice in ran.report.notices] == ["agent"]
 
 
+def test_a_host_that_does_not_take_the_log_is_named_and_the_step_does_not_hang(bench: Bench) -> None:
+    def full(chunk: bytes) -> None:
+        if b"xxx" in chunk:
+            raise OSError(28, "No space left on device")
+
+    ran = bench.run(
+        job(shell("head -c 1000000 /dev/zero | tr '\\0' x"), trusted=True), watcher=bench.watcher(on_log=full)
+    )
+    assert [notice.kind for notice in ran.report.notices] == ["agent"]
+    assert "No space left" in ran.report.notices[0].detail
+
+
 def test_an_untrusted_job_does_not_run_without_a_sandbox(plain: Bench) -> None:
     ran = plain.run(job(shell("echo never"), trusted=False))
     assert ran.report.runs == ()
@@ -309,76 +318,3 @@ def test_no_descriptor_is_left_open(bench: Bench) -> None:
     for _ in range(3):
         bench.run(job(shell("true"), trusted=True))
     assert len(os.listdir("/proc/self/fd")) <= before
-
-
-def test_a_supervisor_that_is_killed_takes_its_step_along(bench: Bench) -> None:
-    watcher = bench.watcher()
-    reports: list[object] = []
-    thread = threading.Thread(
-        target=lambda: reports.append(bench.run(job(shell("sleep 1234.5"), trusted=True), watcher=watcher))
-    )
-    thread.start()
-    assert wait_for(lambda: _running("sleep\x001234.5\x00"))
-    (supervisor,) = [pid for pid in _children(os.getpid()) if "supervise.py" in _command(pid)]
-    os.kill(supervisor, 9)
-    thread.join(20)
-    assert not thread.is_alive()
-    assert reports[0].endings == ["lost"]  # type: ignore[attr-defined]
-    assert wait_for(lambda: not _running("sleep\x001234.5\x00"))
-
-
-AGENT = """
-import sys
-sys.path[:0] = sys.argv[1].split(":")
-from pathlib import Path
-from tests.kit.runner_jobs import make_bench, job, python
-script = (
-    "import os, time\\n"
-    "if os.fork() == 0:\\n"
-    "    os.setsid()\\n"
-    "    if os.fork() == 0: os.execv('/bin/sleep', ['sleep', sys_seconds + '1'])\\n"
-    "    os._exit(0)\\n"
-    "os.execv('/bin/sleep', ['sleep', sys_seconds])\\n"
-).replace("sys_seconds", repr(sys.argv[3]))
-make_bench(Path(sys.argv[2]), sandboxed=sys.argv[4] == "True").run(job(python(script), trusted=True))
-"""
-
-
-def test_an_agent_that_is_killed_takes_steps_and_daemons_along(bench: Bench) -> None:
-    seconds = "4321.5"
-    root = Path(__file__).parents[3]
-    agent = subprocess.Popen(
-        [sys.executable, "-c", AGENT, str(root), str(bench.folder), seconds, str(bench.workplace.sandboxed)]
-    )
-    try:
-        assert wait_for(lambda: _running(f"sleep\0{seconds}\0") and _running(f"sleep\0{seconds}1\0"))
-    finally:
-        agent.kill()
-        agent.wait()
-    assert wait_for(lambda: not _running(f"sleep\0{seconds}\0") and not _running(f"sleep\0{seconds}1\0"))
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
-def _running(command: str) -> bool:
-    return any(
-        _command(int(entry.name)) == command for entry in Path("/proc").iterdir() if entry.name.isdigit()
-    )
-
-
-def _children(parent: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            if int(fields[1]) == parent:
-                found.append(int(entry.name))
-    return found

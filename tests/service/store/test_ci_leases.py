@@ -154,6 +154,9 @@ def test_a_runner_that_does_not_listen_is_given_nothing(ci: Ci) -> None:
     runner = ci.runner(listens=False)
     ci.queue(job())
     assert ci.assign().assigned == []
+    ci.listen(runner, 30)
+    later(ci, 31)
+    assert ci.assign().assigned == [], "its claim has ended"
     ci.listen(runner)
     assert len(ci.assign().assigned) == 1
 
@@ -375,10 +378,14 @@ def test_a_clock_set_back_does_not_keep_the_dead_alive(ci: Ci) -> None:
 
 
 def test_a_runner_seen_in_the_future_is_no_capacity(ci: Ci) -> None:
-    ci.runner()
+    runner = ci.runner()
     ci.queue(job())
     later(ci, -3600)
-    assert ci.assign().assigned == []
+    assert ci.assign().assigned == [], "it listens until a time that is far away"
+    ci.listen(runner)
+    assert ci.assign().assigned == [], "it was last heard of in the future"
+    ci.beat()
+    assert len(ci.assign().assigned) == 1
 
 
 def test_silence_means_nothing_before_runners_could_be_heard() -> None:

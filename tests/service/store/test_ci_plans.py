@@ -17,11 +17,11 @@ NOW = datetime(2026, 9, 1, tzinfo=UTC)
 Ask = Callable[[sa.Connection], object]
 
 QUESTIONS: dict[str, tuple[set[str], Ask]] = {
-    "mark": ({"ix_ci_jobs_queued", "ix_ci_leases_"}, lambda c: fleet.mark(c)),
+    "mark": ({"ix_ci_jobs_queued", "uq_ci_leases_job"}, lambda c: fleet.mark(c)),
     "waiting": ({"ix_ci_jobs_queued"}, lambda c: fleet.waiting(c)),
     "open leases": ({"uq_ci_lease_gpus_open", "uq_ci_leases_job"}, lambda c: fleet.open_leases(c)),
     "recent": ({"ix_ci_leases_closed_at"}, lambda c: fleet.recent(c, NOW)),
-    "unfetched": ({"ix_ci_leases_"}, lambda c: job_leases.unfetched(c)),
+    "unfetched": ({"_ci_leases_"}, lambda c: job_leases.unfetched(c)),
     "fetch": ({"ix_ci_leases_runner"}, lambda c: job_leases.fetch(c, 1, NOW)),
     "listen": ({"PRIMARY KEY"}, lambda c: runners.listen(c, 1, NOW)),
     "chart": ({"ix_ci_kpis_chart"}, lambda c: kpis.chart(c, "acme/app", "a")),
@@ -29,7 +29,13 @@ QUESTIONS: dict[str, tuple[set[str], Ask]] = {
     "jobs of a pull request": ({"ix_ci_"}, lambda c: jobs.of_pull(c, 1, "1" * 40)),
     "same tree": ({"ix_ci_runs_tested_tree"}, lambda c: jobs.runs_of_tree(c, "1" * 40)),
     "reap": (
-        {"ix_ci_leases_until", "ix_ci_jobs_queued", "ix_ci_jobs_running", "ix_ci_runs_open"},
+        {
+            "ix_ci_leases_until",
+            "uq_ci_leases_job",
+            "ix_ci_jobs_queued",
+            "ix_ci_jobs_running",
+            "ix_ci_runs_open",
+        },
         lambda c: reap(c, NOW),
     ),
 }

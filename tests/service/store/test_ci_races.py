@@ -206,3 +206,48 @@ def test_a_new_head_and_a_next_attempt_leave_nothing_queued_for_the_old_head(ci:
         with ci.database.read() as connection:
             run = jobs.get(connection, job_id).run_id
             assert {one.state.value for one in jobs.of_run(connection, run)} == {"finished"}
+
+
+def test_the_reaper_waits_for_a_beat_that_is_being_written_and_leaves_its_lease(ci: Ci) -> None:
+    if ci.database.is_sqlite:
+        pytest.skip("SQLite has one writer at a time")
+    job_id, granted = running(ci, 1)
+    ci.clock.now += timedelta(seconds=LEASE_SECONDS + 1)
+    done: list[list[int]] = []
+
+    def look() -> None:
+        with ci.database.write() as connection:
+            done.append(reap(connection, ci.clock()).lost)
+
+    thread = threading.Thread(target=look)
+    with ci.database.write() as connection:
+        job_leases.beat(connection, ci.lease(granted), "smoke", ci.clock())
+        thread.start()
+        thread.join(0.5)
+        assert done == []
+    thread.join(30)
+    assert done == [[]]
+    assert ci.job(job_id).state == "running"
+
+
+def test_a_new_head_waits_for_a_next_attempt_that_is_being_written_and_stops_it(ci: Ci) -> None:
+    if ci.database.is_sqlite:
+        pytest.skip("SQLite has one writer at a time")
+    job_id, granted = running(ci, 1)
+    close(ci, granted)
+    pull_id = ci.job(job_id).pull_id
+
+    def push() -> None:
+        with ci.database.write() as connection:
+            jobs.supersede(connection, pull_id, "2" * 40, ci.clock())
+
+    thread = threading.Thread(target=push)
+    with ci.database.write() as connection:
+        result = JobResult(outcome=Outcome.INFRA, reason="lost")
+        next_id = jobs.record_result(connection, job_id, result, ci.clock(), job(number=1, attempt=2))
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+    thread.join(30)
+    assert next_id is not None
+    assert ci.job(next_id).outcome == "superseded"

@@ -44,6 +44,8 @@ def create(
 def finish(world: World, repo: Repository, run: WorkflowRun, conclusion: str) -> None:
     run.status, run.conclusion, run.updated_at = "completed", conclusion, world.now()
     world.emit("workflow_run", "completed", repo, run.actor, run)
+    if all(one.status == "completed" for one in repo.runs if one.suite is run.suite):
+        world.emit("check_suite", "completed", repo, run.actor, run.suite)
 
 
 def rerun(world: World, run: WorkflowRun, what: str) -> None:
