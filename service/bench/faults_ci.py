@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -63,7 +63,7 @@ class CiFlow:
     """No job runs to effect twice, none is lost, no check stays open."""
 
     name = "ci"
-    phases = (DIES, LIVES, PUSHED)
+    phases: Sequence[str] = (DIES, LIVES, PUSHED)
     chained = False
 
     def build(self, world: Path) -> None:
@@ -188,8 +188,8 @@ def _undone(database: Database) -> list[str]:
             (jobs, ("finished",)),
             (leases, ("reported", "returned", "lost", "untaken")),
         ):
-            rows = connection.execute(sa.select(table.c.state).where(table.c.state.not_in(ended)))
-            found += [f"a row of {table.name} is {state}" for (state,) in rows]
+            left = connection.execute(sa.select(table.c.state).where(table.c.state.not_in(ended)))
+            found += [f"a row of {table.name} is {state}" for state in left.scalars()]
     return found
 
 

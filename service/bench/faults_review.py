@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,7 +36,7 @@ class ReviewFlow:
     """Nothing may be lost, and nothing may stand twice."""
 
     name = "review"
-    phases = ("opened", "pushed", "commanded")
+    phases: Sequence[str] = ("opened", "pushed", "commanded")
     chained = True
 
     def build(self, world: Path) -> None:

@@ -134,6 +134,8 @@ def _apply(
                 close_check(station, connection, repo, number)
         case DraftChanged(repo=repo, number=number, draft=True):
             station.work.supersede(connection, REVIEW, f"{repo}#{number}", "the pull request became a draft")
+        case DraftChanged(repo=repo, number=number):
+            ci.follow(station, connection, repo, number)
         case Recheck() | ButtonPressed():
             subject = f"{intent.repo}:{intent.head_sha}:{intent.name}"
             station.work.put(connection, RECHECK, subject, intent.model_dump(mode="json"))

@@ -102,6 +102,19 @@ def test_another_answer_than_the_base_kept_fails_and_is_named(service: CiService
     assert [button.identifier for button in check.buttons] == ["ci:rebaseline"]
 
 
+def test_a_command_that_names_jobs_starts_those_whatever_changed_and_no_others_later(
+    service: CiService,
+) -> None:
+    number = service.open("pull")
+    service.say(number, "owner", "/ci run docs")
+    service.wait(lambda: service.jobs(number), "no job")
+    service.review(number, "mallory", "COMMENT", "Looks odd.")
+    service.say(number, "owner", "/ci status")
+    service.wait(lambda: any("waits for a machine" in body for body in service.said(number)), "no status")
+    service.settle()
+    assert [job.name for job in service.jobs(number)] == ["docs"]
+
+
 def test_words_that_do_not_count_are_answered_and_nothing_runs(service: CiService) -> None:
     number = service.open("pull")
     service.say(number, "owner", "/ci status")

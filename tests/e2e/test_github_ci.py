@@ -244,7 +244,10 @@ class TestButtons:
         for again in (ci.repo.rerequest, ci.repo.rerequest_suite):
             again(ci.check(pull, "smoke"), "eve")
             ci.settle()
-            assert (ci.check(pull, "smoke").status, ci.check(pull, "smoke").conclusion) == ("completed", "failure")
+            assert (ci.check(pull, "smoke").status, ci.check(pull, "smoke").conclusion) == (
+                "completed",
+                "failure",
+            )
             assert ci.check(pull, "docs").conclusion == "success"
         assert ci.ended(pull) == [("smoke", "code")]
 

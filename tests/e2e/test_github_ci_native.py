@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.kit.github_ci import NATIVE, GitHubCi
-from tests.kit.github_service import GitHubService
-from tests.standin.github import Pull
+from tests.kit.github_service import github_service
+from tests.standin.github import GitHub, Pull, Repo
 from tests.standin.github.state import WorkflowRun
 
 MERGING = "ci: {mode: native, merge: {automatic: true}}\n"
 
 
 @pytest.fixture
-def ci(github: GitHubService, request: pytest.FixtureRequest) -> Iterator[GitHubCi]:
-    ci = GitHubCi(github, getattr(request, "param", NATIVE))
-    yield ci
-    ci.settle()
-    ci.look()
+def ci(hub: GitHub, cache: Repo, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[GitHubCi]:
+    with github_service(tmp_path, hub, cache, merging=True) as service:
+        ci = GitHubCi(service, getattr(request, "param", NATIVE))
+        yield ci
+        ci.settle()
+        ci.look()
 
 
 def run_of(ci: GitHubCi, pull: Pull, conclusion: str | None, status: str = "completed") -> WorkflowRun:

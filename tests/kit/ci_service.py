@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from service.store import deliveries, jobs, runners
 from service.store.database import Database
 from service.store.deliveries import NewDelivery
 from service.store.jobs import StoredJob
+from service.store.lease import OPEN
 from service.store.migrations import upgrade
 from service.store.types import utc_now
 from service.worker.keeper import tend
@@ -53,7 +55,9 @@ class CiService:
         self.repo = repo
         self.database = Database(f"sqlite:///{folder / 'service.db'}")
         upgrade(self.database)
-        self.forge = LocalForge(self.database, {NAME: repo.folder}, owner="owner")
+        self.skew = timedelta(0)
+        self.limits = Limits()
+        self.forge = LocalForge(self.database, {NAME: repo.folder}, owner="owner", clock=self.clock)
         self._rung = threading.Event()
         self._over = threading.Event()
         self._guid = 0
@@ -72,14 +76,19 @@ class CiService:
             open_engine=opener,
             load_items=lambda policy, read: load_items(policy.checklists or (), read),
             owner=owner,
+            clock=self.clock,
             ring=lambda lane: self._rung.set(),
             data=self.folder,
         )
 
+    def clock(self) -> datetime:
+        """The service's. A test sets it forward or back by `skew`; runners have their own."""
+        return utc_now() + self.skew
+
     @contextmanager
     def up(self) -> Iterator[CiService]:
         """The web process's API and the workers."""
-        desk = Desk(self.database, CiFiles(self.folder), self._rung.set, Limits())
+        desk = Desk(self.database, CiFiles(self.folder), self._rung.set, self.limits, self.clock)
         settings = IntakeSettings(secrets=(b"secret",), events=EVENTS)
         app = create_app(
             settings, sink_into(self.database), {}, lambda ids: None, [partial(make_router, desk)]
@@ -134,7 +143,7 @@ class CiService:
         self._guid += 1
         row = NewDelivery(
             guid=f"guid-{self._guid}", event=event, headers={}, body=json.dumps(payload).encode(),
-            received_at=utc_now(),
+            received_at=self.clock(),
         )  # fmt: skip
         with self.database.write() as connection:
             deliveries.add_deliveries(connection, [row])
@@ -142,11 +151,15 @@ class CiService:
 
     # Runners
 
+    def token(self) -> str:
+        """Registers one runner."""
+        with self.database.write() as connection:
+            return runners.create_token(connection, self.clock(), ttl=timedelta(hours=1))
+
     @contextmanager
     def runner(self, name: str = "one", *options: str) -> Iterator[subprocess.Popen[bytes]]:
         """A real runner's process, drained at the end."""
-        with self.database.write() as connection:
-            token = runners.create_token(connection, utc_now(), ttl=_hour())
+        token = self.token()
         folder = self.folder / f"runner-{name}"
         folder.mkdir(exist_ok=True)
         log = (self.folder / f"runner-{name}.log").open("ab")
@@ -209,13 +222,18 @@ class CiService:
             assert time.monotonic() < deadline, f"{what}\n{self.logs()}"
             time.sleep(0.05)
 
+    def settle(self) -> None:
+        """Until nothing is left to work off: deliveries, questions to the gate, what is to be posted."""
+
+        def is_idle() -> bool:
+            with self.database.read() as connection:
+                counted = (*self.station.work.counts(connection), *self.station.outbox.counts(connection))
+                waiting = deliveries.received(connection, 1)
+            return not waiting and all(state not in OPEN for kind, state in counted if kind != "review")
+
+        self.wait(is_idle, "something is left to do")
+
     def logs(self) -> str:
         return "\n".join(
             path.read_text(errors="replace")[-3000:] for path in self.folder.glob("runner-*.log")
         )
-
-
-def _hour() -> Any:
-    from datetime import timedelta
-
-    return timedelta(hours=1)

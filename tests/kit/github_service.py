@@ -36,6 +36,7 @@ from tests.kit.engines import ScriptedEngine
 from tests.kit.rounds import HEAD, PATH, answers, finding
 from tests.service.forge_github.connect import Connect
 from tests.standin.github import GitHub, Pull, Repo
+from tests.standin.github.hub import PERMISSIONS
 from tests.standin.github.state import App, CheckRun, CommitStatus, IssueComment, Review, ReviewComment
 
 SECRET = "what the stand-in signs with"
@@ -186,10 +187,14 @@ def serving(app: FastAPI) -> Iterator[str]:
 
 @contextmanager
 def github_service(
-    folder: Path, hub: GitHub, repo: Repo, *, token: bool = False, url: str = ""
+    folder: Path, hub: GitHub, repo: Repo, *, token: bool = False, url: str = "", merging: bool = False
 ) -> Iterator[GitHubService]:
-    """A service that gets the webhooks of `repo`: of an App installed there, or with `token` of the repository."""
-    app = None if token else hub.create_app()
+    """A service that gets the webhooks of `repo`: of an App installed there, or with `token` of the repository.
+
+    With `merging` the App may write contents, as merging needs.
+    """
+    contents = {"contents": "write"} if merging else {}
+    app = None if token else hub.create_app(permissions={**PERMISSIONS, **contents})
     service = GitHubService(folder, hub, repo, app, url)
     with serving(service.intake) as address:
         if app is not None:

@@ -114,14 +114,14 @@ def build_host(
 @contextmanager
 def running(
     service: RunnerService, host: Host, execute: Execute, *, once: bool = False, probe_seconds: float = 0.2,
-    claim_seconds: float = 5.0,
+    claim_seconds: float = 5.0, name: str = "host-1",
 ) -> Iterator[Running]:  # fmt: skip
     """Registers where that is needed, and works until told to stop."""
     folder = host.workplace.folder
     client = Service(service.url)
-    identity = load_identity(folder, service.url, "host-1")
+    identity = load_identity(folder, service.url, name)
     if identity is None:
-        identity = register(client, folder, "host-1", service.token(), host.inventory())
+        identity = register(client, folder, name, service.token(), host.inventory())
     agent = Agent(
         client, identity, host, execute, once=once, claim_seconds=claim_seconds, probe_seconds=probe_seconds
     )

@@ -30,10 +30,15 @@ from service.worker.station import Station
 _Permissions = Callable[[str], Permission]
 
 
-def judge(station: Station, state: PullState, policy: Policy, pressed: tuple[GoSeen, ...] = ()) -> Decision:
-    """Whether the pull request qualifies for its head now. `pressed` are buttons, which no comment shows."""
+def judge(
+    station: Station, state: PullState, policy: Policy, *, for_jobs: bool, pressed: tuple[GoSeen, ...] = ()
+) -> Decision:
+    """Whether the pull request qualifies for its head now. `pressed` are buttons, which no comment shows.
+
+    Whoever commands some jobs by name lets those run, and not all: such commands count `for_jobs` alone.
+    """
     permission = _permissions(station, state.repo)
-    case = _look(station, state, policy, permission, pressed)
+    case = _look(station, state, policy, permission, for_jobs, pressed)
     gate = policy.ci.gate
     writers = frozenset(login for login in people(case, gate) if permission(login) >= Permission.WRITE)
     return decide(replace(case, writers=writers), gate)
@@ -44,6 +49,7 @@ def _look(
     state: PullState,
     policy: Policy,
     permission: _Permissions,
+    for_jobs: bool,
     pressed: tuple[GoSeen, ...],
 ) -> Case:
     forge, repo, number = station.forge, state.repo, state.number
@@ -69,7 +75,7 @@ def _look(
         is_fork=state.is_fork,
         reviews=reviews,
         comments=tuple(_comment(one, edited) for one in comments),
-        goes=(*_commanded(state, policy, comments, permission, edited), *pressed),
+        goes=(*_commanded(state, policy, comments, permission, for_jobs, edited), *pressed),
         pushes=_pushes(station, state),
         verdict=_verdict(station, state),
         mergeable=forge.mergeable(repo, number),
@@ -92,6 +98,7 @@ def _commanded(
     policy: Policy,
     comments: list[Comment],
     permission: _Permissions,
+    for_jobs: bool,
     edited: Edited,
 ) -> tuple[GoSeen, ...]:
     return tuple(
@@ -103,7 +110,10 @@ def _commanded(
             edited=one.id in edited.comments,
         )
         for one in comments
-        if not one.author.is_bot and any(isinstance(found, CiRun) for found in parse_commands(one.body))
+        if not one.author.is_bot
+        and any(
+            isinstance(found, CiRun) and (for_jobs or not found.jobs) for found in parse_commands(one.body)
+        )
     )
 
 

@@ -37,7 +37,8 @@ def run_gate(station: Station, claim: WorkClaim) -> None:
         _settle(station, claim, state, asked.reply(replies.off()))
         return
     pressed = () if asked.pressed is None else (_go(asked.pressed),)
-    decision = judge(station, state, policy, pressed)
+    for_jobs = bool(asked.jobs) or asked.retry
+    decision = judge(station, state, policy, for_jobs=for_jobs, pressed=pressed)
     if not decision.qualified:
         reply = asked.reply(replies.refused((decision.reason, *decision.notes)))
         _settle(station, claim, state, reply, decision)

@@ -11,6 +11,7 @@ from ci_dispatch.policy import CiPolicy
 from service.events.commands import Help, Invalid, Review
 from service.events.intents import (
     ButtonPressed,
+    ChecksEnded,
     Ignored,
     InstallationChanged,
     Intent,
@@ -258,6 +259,13 @@ CHECKS = [
         (check(Recheck, (), check_run_id=None, name=""),),
     ),
     Row("all of another app", "check_suite", suite("rerequested", app={"id": 78}), (ANOTHER,)),
+    Row(
+        "all of another app have ended",
+        "check_suite",
+        suite("completed", app={"id": 78}),
+        (ChecksEnded(repo="acme/app", head_sha=suite("completed")["check_suite"]["head_sha"]),),
+    ),
+    Row("all of ours have ended", "check_suite", suite("completed"), (no("our own checks"),)),
     Row(
         "a new suite",
         "check_suite",

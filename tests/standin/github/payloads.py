@@ -42,7 +42,8 @@ class Announcer:
             body.update(self._show(event, one, about))
             if isinstance(one, CheckRun):
                 only = one.suite.app
-            elif isinstance(one, CheckSuite):
+            elif isinstance(one, CheckSuite) and action != "completed":
+                # That one ended is told to every app that may read checks.
                 only = one.app
         body.update(more)
         body["repository"] = _repository(self._world, repo)
