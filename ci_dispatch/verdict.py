@@ -95,7 +95,11 @@ def _from_numbers(job: Job, report: JobReport, kpis: Sequence[KpiVerdict]) -> It
             f"{_count(len(worse), 'KPI')} slower than the base: {_list([_slower(one) for one in worse])}",
         )
     base = [run for run in report.runs if run.side != "head" and not _went_well(run)]
-    if base and (not kpis or any(one.verdict in ("new", "too_few") for one in kpis)):
+    if (
+        base
+        and (not kpis or any(one.verdict in ("new", "too_few") for one in kpis))
+        and not _is_first(base, kpis)
+    ):
         # Neither the change's fault nor a reason to let it pass unmeasured.
         yield Outcome.INFRA, f"nothing to compare the head with: {_ending(base[0])}"
     if report.bad_numbers:
@@ -106,6 +110,15 @@ def _from_numbers(job: Job, report: JobReport, kpis: Sequence[KpiVerdict]) -> It
     if few:
         names = _list([f"{one.name} ({one.detail})" for one in few])
         yield Outcome.CODE, f"too few numbers to judge {_count(len(few), 'KPI')}: {names}"
+
+
+def _is_first(base: Sequence[StepRun], kpis: Sequence[KpiVerdict]) -> bool:
+    """Whether the base has no such bench: it ends by itself each time, and no number of it is known."""
+    return (
+        all(run.ending == "exited" for run in base)
+        and all(one.verdict == "new" for one in kpis)
+        and bool(kpis)
+    )
 
 
 def _praise(report: JobReport, kpis: Sequence[KpiVerdict]) -> str:
@@ -119,6 +132,9 @@ def _praise(report: JobReport, kpis: Sequence[KpiVerdict]) -> str:
         parts.append(
             f"{_count(len(kpis), 'KPI')}, none slower" + (f" ({', '.join(counts)})" if counts else "")
         )
+    failed = [run for run in report.runs if run.side != "head" and not _went_well(run)]
+    if failed and kpis and all(one.verdict == "new" for one in kpis):
+        parts.append(f"nothing to compare with yet: {_ending(failed[0])}")
     noisy = [one.name for one in kpis if one.verdict == "ok" and one.detail]
     if noisy:
         parts.append(f"not to be told from noise: {_list(noisy)}")

@@ -119,11 +119,21 @@ def lease(jobs: int, hosts: int, fill: float, seeds: int, out: Path | None) -> N
 @click.option("--runners", type=click.IntRange(1), default=200, show_default=True)
 @click.option("--jobs", type=click.IntRange(1), default=2000, show_default=True)
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the figures here as JSON.")
-def ci(runners: int, jobs: int, out: Path | None) -> None:
+@click.option(
+    "--words",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    help="Comments to a service with a real runner.",
+)
+def ci(runners: int, jobs: int, words: int, out: Path | None) -> None:
     """What deciding costs and how soon a runner has its job, with many of both, over HTTP."""
     import service.bench.ci as measured
+    from service.bench import ci_words
 
     figures = measured.run(runners, jobs)
     click.echo(measured.render(figures))
+    if words:
+        click.echo("\n" + ci_words.run(words).render())
     if out is not None:
         out.write_text(measured.render_json(figures) + "\n")

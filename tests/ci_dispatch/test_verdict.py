@@ -129,7 +129,8 @@ TABLE: list[tuple[str, dict[str, Any], tuple[KpiVerdict, ...], Outcome, str]] = 
     ("bad numbers", {"bad_numbers": ("head, round 0: entry 3: lies",)}, (kpi(),), End.CODE, "entry 3: lies"),
     ("too few", {}, (kpi(), kpi("too_few", name="k", detail="2 whole rounds, 5 needed")), End.CODE, "k (2 whole rounds, 5 needed)"),
     # the base's own troubles
-    ("the base cannot be measured", base("bench"), (kpi("new"),), End.INFRA, "nothing to compare the head with: step bench (base, round 0)"),
+    ("the first bench, which the base lacks", base("bench"), (kpi("new"),), End.PASSED, "nothing to compare with yet: step bench (base, round 0)"),
+    ("the base is killed", base("bench", ending="signalled"), (kpi("new"),), End.INFRA, "nothing to compare the head with: step bench (base, round 0)"),
     ("the base does not build", base("build"), (kpi("too_few"),), End.INFRA, "step build (base, round 0)"),
     ("the base's bench has no time", base("bench", ending="timed_out"), (), End.INFRA, "ran out of time"),
     ("the base failed once and rounds enough are left", base("bench"), (kpi(),), End.PASSED, ""),
