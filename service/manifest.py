@@ -19,10 +19,11 @@ PERMISSIONS = {
 """By GitHub's names. An App makes check runs, so that it needs no commit statuses."""
 
 RESOLVING_PERMISSIONS = {"contents": "write"}
-"""GitHub resolves a thread for an App only if it may write contents, which the service never does."""
+"""GitHub resolves a thread for an App only if it may write contents; the service does so only to merge, where the
+policy says `merge: {automatic: true}`."""
 
 CI_PERMISSIONS = {"actions": "write"}
-"""For starting workflow runs again."""
+"""For approving workflow runs and starting them again, with `mode: native`."""
 
 # GitHub sends these to every App and refuses them in a manifest.
 _UNASKED = frozenset({"ping", "installation", "installation_repositories"})

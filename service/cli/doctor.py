@@ -57,7 +57,7 @@ _name = click.option(
 _resolve = click.option(
     "--resolve-threads",
     is_flag=True,
-    help="Ask for contents: write, without which GitHub lets no App resolve threads.",
+    help="Ask for contents: write, without which GitHub lets no App resolve threads or merge.",
 )
 _ci = click.option("--ci", is_flag=True, help="Ask for actions: write, to start workflows again.")
 

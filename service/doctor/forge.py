@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from reviewer.errors import ConfigError
 from service.doctor.findings import Level, Seen
 from service.forge.base import Forge, ForgeError, Permission
-from service.manifest import APP_EVENTS, RESOLVING_PERMISSIONS, hook_url, missing_permissions
+from service.manifest import APP_EVENTS, CI_PERMISSIONS, RESOLVING_PERMISSIONS, hook_url, missing_permissions
 from service.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -69,7 +69,18 @@ def _check_asked(app: Mapping[str, Any]) -> Iterator[Seen]:
     if unheard := [name for name in APP_EVENTS if name not in app["events"]]:
         yield "problem", f"the App is not told of {', '.join(unheard)}", f"subscribe to that {page}"
     if any(app["permissions"].get(name) != level for name, level in RESOLVING_PERMISSIONS.items()):
-        yield "ok", "without contents: write GitHub lets no App resolve threads: they stay open", ""
+        yield (
+            "ok",
+            "without contents: write GitHub lets no App resolve threads or merge: they stay open, and "
+            "`merge: {automatic: true}` merges nothing",
+            "",
+        )
+    if any(app["permissions"].get(name) != level for name, level in CI_PERMISSIONS.items()):
+        yield (
+            "ok",
+            "without actions: write GitHub lets no App start workflows: `mode: native` cannot work",
+            "",
+        )
 
 
 def _check_hook(client: Client, settings: ServerSettings) -> Iterator[Seen]:

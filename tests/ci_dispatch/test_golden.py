@@ -179,6 +179,7 @@ def test_a_case_that_is_neither_answers_nor_an_error_fails_or_is_missing(
 
 
 def test_a_golden_of_another_architecture_is_refused_on_this_job(judged: Callable[..., Comparison]) -> None:
+    """CI.md 18."""
     kept = made(a=[answer()])
     kept["provenance"]["arch"] = "sm90"
     for claim in ("sm120", "sm90"):  # whatever the outputs say of themselves

@@ -60,10 +60,12 @@ def share(of: Callable[[int], bool], times: int = 200) -> float:
 
 
 def test_the_same_code_passes_whatever_the_drift() -> None:
+    """CI.md 17."""
     assert share(lambda seed: verdicts(measured(seed=seed, drift=0.3)) == ["ok"]) == 1
 
 
 def test_ten_percent_slower_fails() -> None:
+    """CI.md 17."""
     assert share(lambda seed: verdicts(measured(1.1, seed=seed)) == ["worse"]) >= 0.98
 
 
@@ -72,6 +74,7 @@ def test_ten_percent_slower_fails_though_one_run_in_fifty_is_disturbed() -> None
 
 
 def test_a_thirty_percent_slowdown_stays_red_on_a_noisy_host() -> None:
+    """CI.md 11."""
     assert (
         share(lambda seed: verdicts(measured(1.3, seed=seed, noise=0.02, outliers=0.02)) == ["worse"]) >= 0.95
     )

@@ -62,35 +62,43 @@ def test_a_documentation_only_change_is_merged_at_once(ci: GitHubCi) -> None:
     assert is_merged(pull)
 
 
+@pytest.mark.parametrize("call", ["mergeable", "merge"])
 def test_a_push_at_the_last_moment_is_refused_and_nothing_is_merged(
-    ci: GitHubCi, monkeypatch: pytest.MonkeyPatch
+    ci: GitHubCi, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """CI.md 5: the merge names the head that was qualified."""
     pull = ci.open()
+    old = pull.head_sha
+    ci.say(pull, "bob")
     forge = ci.service.forge
-    merge = forge.merge
-    sent: list[str] = []
+    pushed_at, merge = getattr(forge, call), forge.merge
     refused: list[int] = []
 
-    def after_a_push(repo: str, number: int, head_sha: str, method: Any) -> str:
-        sent.append(head_sha)
-        pull.push({PATH: "raise SystemExit\n"})
+    def after_a_push(*given: Any) -> Any:
+        if pull.head_sha == old:
+            pull.push({PATH: "raise SystemExit\n"})
+        return pushed_at(*given)
+
+    monkeypatch.setattr(forge, call, after_a_push)
+    asked = forge.merge if call == "merge" else merge
+
+    def noted(*given: Any) -> str:
         try:
-            return merge(repo, number, head_sha, method)
+            return asked(*given)
         except ForgeError as error:
             refused.append(error.status)
             raise
 
-    monkeypatch.setattr(forge, "merge", after_a_push)
-    old = pull.head_sha
-    run_all(ci, pull)
-    assert sent == [old]
-    assert pull.head_sha != old
+    monkeypatch.setattr(forge, "merge", noted)
+    with ci.runner() as runner:
+        runner.report(runner.begin())
+        ci.settle()
     assert refused == [409]
+    assert pull.head_sha != old
     ci.read_through()
     assert not is_merged(pull)
     assert ci.jobs(pull) == []
-    assert sent == [old]
+    assert merges(ci) == 1
 
 
 def test_a_merge_whose_answer_is_lost_is_done(ci: GitHubCi) -> None:

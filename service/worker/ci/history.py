@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import sqlalchemy as sa
 
 from ci_dispatch.model import Inventory, Outcome
@@ -29,8 +31,10 @@ def attempts_of(connection: sa.Connection, run: Run) -> list[Attempt]:
     ]
 
 
-def inventories(connection: sa.Connection) -> list[Inventory]:
-    """What the runners that are known now offer."""
+def inventories(connection: sa.Connection, now: datetime) -> list[Inventory]:
+    """What the runners offer that are heard of; one that keeps silent is no capacity."""
     return [
-        Inventory.model_validate_json(one.inventory) for one in runners.show(connection) if one.takes_jobs
+        Inventory.model_validate_json(one.inventory)
+        for one in runners.show(connection)
+        if one.takes_jobs and one.is_alive(now)
     ]

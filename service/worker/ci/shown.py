@@ -70,7 +70,8 @@ def _views(
     newest = {one.name: one for one in jobs.of_run(connection, run.id)}
     wanted = {name: jobs.job_of(connection, one.id) for name, one in newest.items()}
     waiting = [wanted[name] for name, one in newest.items() if one.state is JobState.QUEUED]
-    reasons = {one.name: one.reason for one in lacking(waiting, inventories(connection))} if waiting else {}
+    offered = inventories(connection, station.clock()) if waiting else ()
+    reasons = {one.name: one.reason for one in lacking(waiting, offered)}
     views = {name: _view(station, connection, wanted[name], one, reasons) for name, one in newest.items()}
     specs = {spec.name: spec for spec in policy.ci.jobs}
     for name, why in run.skipped:

@@ -84,7 +84,7 @@ def _choose(
         history: Sequence[Attempt] = (
             () if pull is None else history_of(connection, pull.id, change.tested_tree)
         )
-        offered: Sequence[Inventory] = inventories(connection)
+        offered: Sequence[Inventory] = inventories(connection, station.clock())
     if asked.retry:
         return retry_again(policy.ci, change, matches, history, offered)
     if asked.again:

@@ -71,8 +71,11 @@ class Recorder:
         return getattr(self._forge, name)
 
 
+ONLY_WHERE_WANTED = {"workflow_runs", "rerun_workflow", "approve_workflow", "merge"}
+
+
 def use_everything(forge: Any) -> None:
-    """Calls every method of the protocol once."""
+    """Calls every method of the protocol once, but for those that a policy must ask for."""
     forge.me(REPO)
     pull = forge.pull(REPO, 1)
     assert [one.number for one in forge.open_pulls(REPO)] == [1]
@@ -98,6 +101,9 @@ def use_everything(forge: Any) -> None:
     made = forge.create_check(REPO, check)
     assert forge.find_check(REPO, pull.head_sha, check.name) == made
     assert forge.update_check(REPO, made, check)
+    assert forge.edited(REPO, 1).comments == {comment}
+    assert forge.push_seen(REPO, pull.head_sha, pull.head_ref) is not None
+    assert forge.mergeable(REPO, 1)
     failed = list(forge.failed_deliveries(datetime(2020, 1, 1, tzinfo=UTC)))
     forge.redeliver(failed[0])
 
@@ -120,7 +126,39 @@ def test_the_permissions_are_enough_for_every_call_of_the_forge(
     hub.hooks.settle()
     use_everything(recorder)
     look_at_all(hub)
-    assert set(recorder.called) == {name for name in vars(Forge) if not name.startswith("_")}
+    every = {name for name in vars(Forge) if not name.startswith("_")}
+    assert set(recorder.called) == every - ONLY_WHERE_WANTED
+
+
+def start_workflows_and_merge(hub: GitHub, forge: Any) -> None:
+    repo = hub.repo(REPO)
+    head = repo.pull(1).head_sha
+    for name, conclusion in (("Failed", "failure"), ("Waits", "action_required")):
+        repo.workflow_run(name, head, conclusion=conclusion)
+    failed, waits = sorted(forge.workflow_runs(REPO, head), key=lambda one: one.id)
+    forge.rerun_workflow(REPO, failed.id, True)
+    forge.approve_workflow(REPO, waits.id)
+    forge.merge(REPO, 1, head, "squash")
+
+
+def test_what_is_asked_for_where_wanted_is_enough_for_workflows_and_merging(
+    hub: GitHub, connect: Callable[[dict[str, str]], Forge]
+) -> None:
+    made = make_manifest("w", "https://h", resolve_threads=True, ci=True)
+    recorder = Recorder(connect(made["default_permissions"]))
+    start_workflows_and_merge(hub, recorder)
+    assert set(recorder.called) == ONLY_WHERE_WANTED
+
+
+@pytest.mark.parametrize(("left_out", "call"), [("actions", "workflow_runs"), ("contents", "merge")])
+def test_without_that_workflows_and_merging_are_refused(
+    hub: GitHub, connect: Callable[[dict[str, str]], Forge], left_out: str, call: str
+) -> None:
+    made = make_manifest("w", "https://h", resolve_threads=left_out != "contents", ci=left_out != "actions")
+    recorder = Recorder(connect(made["default_permissions"]))
+    with pytest.raises(ForgeError):
+        start_workflows_and_merge(hub, recorder)
+    assert recorder.called[-1] == call
 
 
 @pytest.mark.parametrize(

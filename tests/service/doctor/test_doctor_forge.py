@@ -90,6 +90,11 @@ def test_threads_that_cannot_be_resolved_are_mentioned(hub: GitHub, look: Look) 
     assert "they stay open" not in str(look(create(hub, {**PERMISSIONS, "contents": "write"})))
 
 
+def test_workflows_that_cannot_be_started_are_mentioned(hub: GitHub, look: Look) -> None:
+    assert "mode: native" in str(look(create(hub)))
+    assert "mode: native" not in str(look(create(hub, {**PERMISSIONS, "actions": "write"})))
+
+
 def test_an_app_that_is_installed_nowhere_is_a_problem(hub: GitHub, look: Look) -> None:
     app = create(hub)
     hub.webhook(HOOK, SECRET, app=app)
