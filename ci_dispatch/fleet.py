@@ -12,6 +12,9 @@ from math import inf
 
 from ci_dispatch.model import Arch
 
+AGAIN_SECONDS = 10.0
+"""So long a job stays away from hosts where it failed, even where there is no other: one sick host alone must not use up its
+attempts in a moment."""
 AVOID_SECONDS = 300.0
 """So long a job waits for a host where it has not failed before, while there is one that could take it."""
 
@@ -222,7 +225,8 @@ class Pool:
         if not (job.avoid_hosts or job.avoid_gpus):
             return _NONE
         careful = Caution(job.avoid_hosts, job.avoid_gpus)
-        if self.now - job.queued_at < AVOID_SECONDS and self._has_any(job, careful):
+        waited = self.now - job.queued_at
+        if waited < AGAIN_SECONDS or (waited < AVOID_SECONDS and self._has_any(job, careful)):
             return careful
         other = Caution(frozenset(), job.avoid_gpus)
         return other if self._has_any(job, other) else _NONE

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ci_dispatch.fleet import AVOID_SECONDS
+from ci_dispatch.fleet import AGAIN_SECONDS, AVOID_SECONDS
 from ci_dispatch.lease import KEEP_SECONDS, PRIORITY_SECONDS, WIDTH_SECONDS, Host, Used, assign
 from tests.ci_dispatch.lease_kit import NOW, gpus, host, job, lease, placed, started
 
@@ -84,7 +84,7 @@ class TestSlots:
         assert started(waiting, [host(1, slots=1, leased=1)], [lease(9, 1, gpus(1, 1), user="eve")]) == {1: 1}
 
     def test_a_slot_in_use_is_one_to_wait_for_after_a_failure(self) -> None:
-        again = job(1, 0, avoid_hosts=frozenset({1}))
+        again = job(1, 0, age=AGAIN_SECONDS, avoid_hosts=frozenset({1}))
         hosts = [host(1, slots=1), host(2, slots=0)]
         assert started([again], hosts) == {1: 1}
         assert started([again], hosts, [lease(9, 2, ())]) == {}
@@ -216,14 +216,18 @@ class TestAfterAFailure:
         for age, runs in ((AVOID_SECONDS - 1, {}), (AVOID_SECONDS, {1: 1})):
             assert started([job(1, age=age, avoid_hosts=frozenset({1}))], hosts) == runs
 
-    def test_where_there_is_no_other_it_does_not_wait(self) -> None:
-        again = job(1, 4, avoid_hosts=frozenset({1}))
+    def test_a_sick_host_alone_does_not_use_up_the_attempts_in_a_moment(self) -> None:
+        for age, runs in ((AGAIN_SECONDS - 0.1, {}), (AGAIN_SECONDS, {1: 1})):
+            assert started([job(1, age=age, avoid_hosts=frozenset({1}))], [host(1)]) == runs
+
+    def test_where_there_is_no_other_it_waits_no_longer(self) -> None:
+        again = job(1, 4, age=AGAIN_SECONDS, avoid_hosts=frozenset({1}))
         assert started([again], [host(1)]) == {1: 1}
         assert started([again], [host(1), host(2, 2), host(3, arch="sm120")]) == {1: 1}
         untrusted = replace(again, trusted=False)
         assert started([untrusted], [host(1), host(2, sandboxed=False)]) == {1: 1}
 
-    @pytest.mark.parametrize("age", [0.0, 99_999.0])
+    @pytest.mark.parametrize("age", [AGAIN_SECONDS, 99_999.0])
     def test_the_same_gpu_is_not_used_again_while_there_is_another(self, age: float) -> None:
         again = job(1, age=age, avoid_hosts=frozenset({1}), avoid_gpus=frozenset(gpus(1, 1)))
         (one,) = assign([again], [host(1)], [], NOW)
@@ -233,9 +237,9 @@ class TestAfterAFailure:
         assert assign([again], [busy], [lease(9, 1, gpus(1, 1, first=1))], NOW) == []
 
     def test_the_same_gpu_is_better_than_none(self) -> None:
-        again = job(1, avoid_hosts=frozenset({1}), avoid_gpus=frozenset(gpus(1, 1)))
+        again = job(1, age=AGAIN_SECONDS, avoid_hosts=frozenset({1}), avoid_gpus=frozenset(gpus(1, 1)))
         assert started([again], [host(1, 1)]) == {1: 1}
-        whole = job(1, 8, avoid_hosts=frozenset({1}), avoid_gpus=frozenset(gpus(1, 8)))
+        whole = job(1, 8, age=AGAIN_SECONDS, avoid_hosts=frozenset({1}), avoid_gpus=frozenset(gpus(1, 8)))
         assert started([whole], [host(1)]) == {1: 1}
 
     def test_a_host_is_kept_without_the_gpus_that_failed(self) -> None:
