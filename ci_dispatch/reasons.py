@@ -87,8 +87,9 @@ def short(sha: str) -> str:
 
 SENTENCES: Mapping[Why, str] = {
     Why.APPROVED: "{login} approved {head} (review {id}).",
-    Why.SAID_IN_REVIEW: '{login} said "{phrase}" in a review of {head} (review {id}).',
-    Why.SAID_IN_COMMENT: '{login} said "{phrase}" after {head} was pushed (comment {id}).',
+    # Without the phrase itself, which nothing of ours may say.
+    Why.SAID_IN_REVIEW: "{login} said the phrase in a review of {head} (review {id}).",
+    Why.SAID_IN_COMMENT: "{login} said the phrase after {head} was pushed (comment {id}).",
     Why.COMMANDED: "{login} commanded /ci run after {head} was pushed (comment {id}).",
     Why.PRESSED: "{login} pressed the button on a check of {head}.",
     Why.OWN_VERDICT: "Our own review of {head} is LGTM, and the policy trusts {login}.",

@@ -84,20 +84,13 @@ def _views(
 def _view(
     station: Station, connection: sa.Connection, job: Job, stored: StoredJob, reasons: Mapping[str, str]
 ) -> JobView:
-    url = f"{station.public_url}/ci/jobs/{stored.id}" if station.public_url else ""
     if stored.state is JobState.FINISHED:
-        return JobView(
-            job,
-            "done",
-            jobs.result_of(connection, stored.id),
-            url=url,
-            artifacts_url=f"{url}/artifacts" if url else "",
-        )
+        return JobView(job, "done", jobs.result_of(connection, stored.id))
     if stored.state is JobState.QUEUED:
-        return JobView(job, "waiting", reason=reasons.get(job.spec.name, ""), url=url)
+        return JobView(job, "waiting", reason=reasons.get(job.spec.name, ""))
     tail = CiFiles(station.data).read_log(stored.id, -_TAIL).decode(errors="replace")
     step = ci_shown.step_of(connection, stored.id)
-    return JobView(job, "running", step=step, log_tail=tail, url=url)
+    return JobView(job, "running", step=step, log_tail=tail)
 
 
 def _skipped(pull: pulls.Pull, run: Run, spec: JobSpec) -> Job:
@@ -114,5 +107,5 @@ def _check(station: Station, run: Run, view: JobView, text: CheckText) -> Check:
         summary=text.summary,
         text=text.text,
         buttons=tuple(Button(one.label, one.description, one.identifier) for one in text.actions),
-        details_url=view.url or station.public_url,
+        details_url=station.public_url,
     )
