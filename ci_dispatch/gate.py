@@ -187,7 +187,11 @@ def _doubt(claim: _Claim, case: Case, policy: GatePolicy) -> Reason | None:
     if claim.ground in (Ground.COMMAND, Ground.BUTTON):
         return _barred(claim.login, claim.is_bot, case, policy)
     distrust = _distrust(claim.login, claim.is_bot, case, policy)
-    if distrust is None and case.is_fork and (claim.is_bot or not _writes(claim.login, case)):
+    if (
+        distrust is None
+        and case.is_fork
+        and (_is_bot(claim.login, claim.is_bot) or not _writes(claim.login, case))
+    ):
         return give(Why.FORK, login=claim.login, head=head)
     return distrust
 
@@ -205,9 +209,13 @@ def _barred(login: str, is_bot: bool, case: Case, policy: GatePolicy) -> Reason 
         return give(Why.OURSELVES, login=login)
     if _same(login, case.author):
         return give(Why.AUTHOR, login=login)
-    if (is_bot or login.endswith("[bot]")) and not _named(login, policy):
+    if _is_bot(login, is_bot) and not _named(login, policy):
         return give(Why.BOT, login=login)
     return None
+
+
+def _is_bot(login: str, said: bool) -> bool:
+    return said or login.endswith("[bot]")
 
 
 def _named(login: str, policy: GatePolicy) -> bool:

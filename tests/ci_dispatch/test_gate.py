@@ -479,6 +479,12 @@ DOES_NOT = [
         policy=GatePolicy(trusted=("ci[bot]",)),
     ),
     Row(
+        "a fork's head, approved by a bot that only its name tells",
+        case(is_fork=True, reviews=(review("ci[bot]", "APPROVED"),)),
+        Why.FORK,
+        policy=GatePolicy(trusted=("ci[bot]",)),
+    ),
+    Row(
         "a fork's head with our verdict",
         case(is_fork=True, verdict=StoredVerdict(A, "LGTM")),
         Why.FORK,

@@ -88,7 +88,7 @@ class RunnerService:
     def lease(self, number: int) -> LeaseState:
         return self.leases[number]
 
-    def wait_for(self, condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    def wait_for(self, condition: Callable[[], Any], seconds: float = 60.0) -> None:
         with self.changed:
             deadline = time.monotonic() + seconds
             while not condition():
