@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ci_dispatch.fleet import AGAIN_SECONDS
 from tests.kit.github_ci import FAILED, LOST, PHRASE, RUNNER, GitHubCi
 from tests.kit.github_service import GitHubService
 
@@ -197,6 +198,8 @@ class TestButtons:
                 runner.report(runner.begin(), LOST)
                 ci.settle()
                 assert [outcome for _, outcome in ci.ended(pull)][:attempt] == ["infra"] * attempt
+                assert runner.take() is None, "the host that failed has the job again at once"
+                ci.clock.forward(AGAIN_SECONDS)
             assert len(ci.jobs(pull)) == 3
             check = ci.check(pull, "smoke")
             assert check.conclusion == "action_required"
