@@ -281,6 +281,10 @@ class Sample(Frozen):
     extra: dict[str, float] = Field(default={}, description="beside it, such as percent of copy bandwidth")
 
 
+PROGRAM_XIDS = frozenset({13, 31, 43, 45})
+"""Xids that a wrong kernel causes on a good GPU: engine exception, page fault, a channel reset or cleaned up after either."""
+
+
 class Notice(Frozen):
     """Evidence of the runner's own about its host; `where` is before, during or after the steps."""
 
@@ -306,8 +310,14 @@ class Notice(Frozen):
     after_seconds: float | None = Field(default=None, description="since the first step began")
 
     @property
+    def is_program_fault(self) -> bool:
+        """Whether the program did it to itself, on a good GPU."""
+        return self.kind == "xid" and self.code in PROGRAM_XIDS
+
+    @property
     def is_hardware(self) -> bool:
-        return self.kind in ("gpu_missing", "compute", "ecc", "xid")
+        """Whether it speaks against the GPU."""
+        return self.kind in ("gpu_missing", "compute", "ecc", "xid") and not self.is_program_fault
 
 
 class Artifact(Frozen):

@@ -6,9 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from ci_dispatch.model import Comparison, Job, JobReport, JobResult, KpiVerdict, Notice, Outcome, StepRun
 
-PROGRAM_XIDS = frozenset({13, 31, 43, 45})
-"""Xids that a program causes by its own faults: an illegal address or instruction, and the clearing up after it."""
-
 _ALWAYS_INFRA = frozenset({"lost", "no_runner", "source", "drained", "agent"})
 _HOST = frozenset({"preflight", "orphan", "memory", "disk"})
 """The host's own troubles. After the steps they are what the job left behind, and change nothing about how it went."""
@@ -44,7 +41,7 @@ def _from_outside(report: JobReport) -> Iterator[Finding]:
     if any(run.ending == "lost" for run in report.runs):
         yield Outcome.INFRA, "the runner lost sight of a step"
     for notice in report.notices:
-        if notice.is_hardware and not (notice.kind == "xid" and notice.code in PROGRAM_XIDS):
+        if notice.is_hardware:
             yield Outcome.HARDWARE, _notice(notice)
     for notice in report.notices:
         if notice.kind in _HOST and notice.where != "after":
@@ -63,7 +60,7 @@ def _from_runs(job: Job, report: JobReport) -> Iterator[Finding]:
             for one in report.comparisons
             if one.different and not one.refused
         )
-    faults = [notice for notice in report.notices if notice.kind == "xid" and notice.code in PROGRAM_XIDS]
+    faults = [notice for notice in report.notices if notice.is_program_fault]
     for run in failed:
         fault = f" ({_notice(faults[0])}: a fault of the program)" if faults else ""
         yield Outcome.CODE, _ending(run) + fault

@@ -27,9 +27,6 @@ _ARCHES: dict[tuple[int, ...], Arch] = {
     (12, 0): "sm120",
 }
 
-PROGRAM_XIDS = frozenset({13, 31, 43, 45})
-"""Xids that a wrong kernel causes on a good GPU: engine exception, page fault, a channel reset or cleaned up after either."""
-
 _THROTTLES = {
     0x04: "power cap",
     0x08: "hardware slowdown",

@@ -18,7 +18,6 @@ from ci_dispatch.model import Frozen, Notice
 from ci_dispatch.runner.errors import RunnerError
 from ci_dispatch.runner.files import write_private
 from ci_dispatch.runner.inventory import Known
-from ci_dispatch.runner.nvml import PROGRAM_XIDS
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +163,7 @@ _NO_ENTRY = Entry(kind="", detail="", since="")
 
 def _speaks_against_gpu(notice: Notice) -> bool:
     """A Xid that a wrong kernel causes on a good GPU is no reason to stop using it."""
-    return notice.kind in _HOST_KINDS and not (notice.kind == "xid" and notice.code in PROGRAM_XIDS)
+    return notice.kind in _HOST_KINDS and not notice.is_program_fault
 
 
 def _today() -> str:

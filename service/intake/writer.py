@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
+from service.batches import batches
 from service.intake.metrics import Metrics
 from service.intake.refusal import unavailable
 from service.intake.sink import Sink
@@ -64,25 +65,10 @@ class Writer:
         await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
-        open_ = True
-        batch: list[_Waiting] = []
-        while open_:
+        for batch in batches(self._queue, _BATCH):
+            self._commit(batch)
             if len(batch) >= _CROWD:
                 time.sleep(_GATHER_SECONDS)
-            batch = []
-            entry = self._queue.get()
-            try:
-                while entry is not None:
-                    batch.append(entry)
-                    if len(batch) == _BATCH:
-                        break
-                    entry = self._queue.get_nowait()
-                else:
-                    open_ = False
-            except Empty:
-                pass
-            if batch:
-                self._commit(batch)
 
     def _commit(self, batch: list[_Waiting]) -> None:
         deliveries = [waiting.delivery for waiting in batch]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from service.batches import batches
 from service.store.database import Database
 
 T = TypeVar("T")
@@ -51,22 +52,8 @@ class Scribe:
         return answer.result()
 
     def _run(self) -> None:
-        open_ = True
-        while open_:
-            batch: list[tuple[Write[Any], Future[Any]]] = []
-            entry = self._line.get()
-            try:
-                while entry is not None:
-                    batch.append(entry)
-                    if len(batch) == _BATCH:
-                        break
-                    entry = self._line.get_nowait()
-                else:
-                    open_ = False
-            except Empty:
-                pass
-            if batch:
-                self._commit(batch)
+        for batch in batches(self._line, _BATCH):
+            self._commit(batch)
 
     def _commit(self, batch: list[tuple[Write[Any], Future[Any]]]) -> None:
         done: list[tuple[Future[Any], Any, Exception | None]] = []

@@ -5,7 +5,7 @@ Functions over a connection; whoever calls owns the transaction. Asking twice is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -97,6 +97,11 @@ class StoredJob:
     started_at: datetime | None
     running_until: datetime | None
     finished_at: datetime | None
+
+    @property
+    def ended(self) -> Outcome | None:
+        """How it ended; None while it is open."""
+        return Outcome(self.outcome) if self.outcome else None
 
 
 _RUN = tuple(runs.c[name] for name in Run.__dataclass_fields__)
@@ -214,6 +219,11 @@ def of_pull(connection: sa.Connection, pull_id: int, head_sha: str) -> list[Stor
 def _job(row: sa.Row[Any]) -> StoredJob:
     values = dict(row._mapping)
     return StoredJob(**{**values, "state": JobState(values["state"])})
+
+
+def newest(attempts: Iterable[StoredJob]) -> dict[str, StoredJob]:
+    """The last of each job's attempts by its name, of attempts in their order; jobs as they were first asked for."""
+    return {one.name: one for one in attempts}
 
 
 def job_of(connection: sa.Connection, job_id: int) -> Job:

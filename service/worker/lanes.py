@@ -14,6 +14,7 @@ from service.publisher.deliver import deliver
 from service.publisher.effects import from_payload
 from service.publisher.own import StaleHead
 from service.store import deliveries
+from service.store.ci_rows import CI_PROGRESS, CI_RESULT
 from service.store.errors import StaleClaim
 from service.store.lease import Claim, Leases, State
 from service.store.outbox import OutboxClaim
@@ -22,8 +23,6 @@ from service.worker.station import (
     CI,
     CI_GATE,
     CI_LANE,
-    CI_PROGRESS,
-    CI_RESULT,
     COMMAND,
     QUICK,
     QUICK_LANE,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from service.forge.base import PullState
 from service.publisher.effects import Effect, to_payload
 from service.publisher.publication import Posting, check_ended
 from service.store import audit, pulls
 from service.store.schema import work
-from service.worker.policy import posting_of, stored_policy
+from service.worker.policy import FoundPolicy, posting_of, stored_policy
+from service.worker.replies import policy_fault
 from service.worker.station import REVIEW, Station
 
 EFFECTS = ("round_comment", "ci_comment", "review", "check", "threads", "labels", "reply", "reaction")
@@ -20,6 +22,18 @@ def put_effects(
     """Notes what is to stand outside; whoever works the quick lane brings it about."""
     for effect in effects:
         station.outbox.put(connection, effect.key, effect.kind, to_payload(effect), pull_id=pull_id)
+
+
+def keep_policy(
+    station: Station, connection: sa.Connection, state: PullState, found: FoundPolicy
+) -> pulls.Pull:
+    """Remembers the pull request with the policy that was read for it, or tells what is wrong with the file."""
+    pull = pulls.remember(connection, station.forge_name, state, station.clock())
+    if found.fault:
+        put_effects(station, connection, (policy_fault(state, found.policy, found),), pull.id)
+    else:
+        pulls.save_policy(connection, pull, found.policy, found.sha)
+    return pull
 
 
 def on_death(

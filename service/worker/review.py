@@ -23,9 +23,9 @@ from service.store.lease import State
 from service.store.rounds import RepOutputs
 from service.store.work import WorkClaim
 from service.worker.ci.triggers import follow
-from service.worker.outcome import close_check, put_effects
-from service.worker.policy import posting_of, read_policy
-from service.worker.replies import budget_spent, policy_fault, too_large
+from service.worker.outcome import close_check, keep_policy, put_effects
+from service.worker.policy import known_policy, posting_of, read_policy
+from service.worker.replies import budget_spent, too_large
 from service.worker.station import QUICK_LANE, Station
 
 _WATCH_SECONDS = 0.5
@@ -69,19 +69,14 @@ def run_review(station: Station, claim: WorkClaim, lost: threading.Event) -> Non
 def _begin(station: Station, claim: WorkClaim, state: PullState) -> _Begun | None:
     """Notes the pull request, its policy and the round, and shows the check in progress."""
     with station.database.read() as connection:
-        known = pulls.find(connection, station.forge_name, state.repo, state.number)
-        last_good = pulls.policy(connection, known) if known is not None else None
+        last_good = known_policy(connection, station.forge_name, state.repo, state.number)
         day = station.clock().date()
         spent = budgets.spent(connection, state.repo, day)
     found = read_policy(station, state, last_good)
     policy, limits = found.policy, found.policy.service.budget
     with station.database.write() as connection:
         claim.guard(connection)
-        pull = pulls.remember(connection, station.forge_name, state, station.clock())
-        if found.fault:
-            put_effects(station, connection, (policy_fault(state, policy, found),), pull.id)
-        else:
-            pulls.save_policy(connection, pull, policy, found.sha)
+        pull = keep_policy(station, connection, state, found)
         over_tokens = limits.tokens_per_day is not None and spent.tokens >= limits.tokens_per_day
         over_cost = limits.cost_usd_per_day is not None and spent.cost_usd >= limits.cost_usd_per_day
         if over_tokens or over_cost:

@@ -12,6 +12,7 @@ from reviewer.checklist import Item, ReadFile
 from reviewer.policy import ReviewPolicy
 from service.engines import Opened
 from service.forge.base import Forge
+from service.store.ci_rows import CI_PROGRESS, CI_RESULT
 from service.store.database import Database
 from service.store.outbox import Outbox
 from service.store.types import utc_now
@@ -21,7 +22,7 @@ EngineOpener = Callable[[ReviewPolicy], AbstractAsyncContextManager[Opened]]
 ItemsLoader = Callable[[ReviewPolicy, ReadFile], list[Item]]
 
 REVIEW, COMMAND, RECHECK, REPUBLISH = "review", "command", "recheck", "republish"
-CI_GATE, CI_RESULT, CI_PROGRESS = "ci_gate", "ci_result", "ci_progress"
+CI_GATE = "ci_gate"
 QUICK = (COMMAND, RECHECK, REPUBLISH, CI_PROGRESS)
 """Kinds of work that take moments; the others have workers of their own, so that nothing waits behind them."""
 CI = (CI_GATE, CI_RESULT)

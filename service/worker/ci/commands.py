@@ -38,8 +38,8 @@ def answer(
             ask(station, connection, asked.model_copy(update={"jobs": names, "again": True}))
             return replies.asked(state.head_sha, names)
         case CiRetry():
-            ended = [Outcome(one.outcome) for one in newest(connection, pull, state) if one.outcome]
-            if all(outcome is Outcome.PASSED or outcome in BY_ITSELF for outcome in ended):
+            ended = [one.ended for one in newest(connection, pull, state)]
+            if all(outcome in (None, Outcome.PASSED, *BY_ITSELF) for outcome in ended):
                 return replies.nothing_again(state.head_sha)
             ask(station, connection, asked.model_copy(update={"retry": True}))
             return replies.asked_again(state.head_sha)
@@ -52,8 +52,7 @@ def answer(
 
 def newest(connection: sa.Connection, pull: Pull, state: PullState) -> list[StoredJob]:
     """The newest attempt at each job of the head, in the order in which the jobs were first asked for."""
-    found = {one.name: one for one in jobs.of_pull(connection, pull.id, state.head_sha)}
-    return list(found.values())
+    return list(jobs.newest(jobs.of_pull(connection, pull.id, state.head_sha)).values())
 
 
 def _line(job: StoredJob) -> JobLine:

@@ -6,8 +6,9 @@ from ci_dispatch.gate import Decision, GoSeen
 from service.forge.base import PullState
 from service.policy import Policy
 from service.publisher.effects import Effect
-from service.store import jobs, pulls
+from service.store import jobs
 from service.store.lease import State
+from service.store.pulls import Pull
 from service.store.work import WorkClaim
 from service.worker.ci.asked import Asked, Pressed, note_decision, replies_of
 from service.worker.ci.case import judge
@@ -15,9 +16,8 @@ from service.worker.ci.merge import merge_native
 from service.worker.ci.native import run_native
 from service.worker.ci.start import start
 from service.worker.ci.triggers import stop
-from service.worker.outcome import put_effects
-from service.worker.policy import read_policy
-from service.worker.replies import policy_fault
+from service.worker.outcome import keep_policy, put_effects
+from service.worker.policy import known_policy, read_policy
 from service.worker.station import Station
 
 
@@ -31,55 +31,50 @@ def run_gate(station: Station, claim: WorkClaim) -> None:
             stop(station, connection, asked.repo, asked.number)
             station.work.finish(connection, claim, State.SUPERSEDED, "the pull request is closed")
         return
-    policy = _read(station, claim, state)
+    pull, policy = _read(station, claim, state)
     replies = replies_of(policy)
     if policy.ci.mode == "off":
-        _settle(station, claim, state, asked.reply(replies.off()))
+        _settle(station, claim, pull, state, asked.reply(replies.off()))
         return
     pressed = () if asked.pressed is None else (_go(asked.pressed),)
     for_jobs = bool(asked.jobs) or asked.retry
     decision = judge(station, state, policy, for_jobs=for_jobs, pressed=pressed)
     if not decision.qualified:
         reply = asked.reply(replies.refused((decision.reason, *decision.notes)))
-        _settle(station, claim, state, reply, decision)
+        _settle(station, claim, pull, state, reply, decision)
     elif policy.ci.mode == "native":
         effects = run_native(station, state, policy, asked, claim.attempts)
         merge_native(station, state, policy, decision)
-        _settle(station, claim, state, effects, decision)
+        _settle(station, claim, pull, state, effects, decision)
     else:
-        start(station, claim, state, policy, decision, asked)
+        start(station, claim, pull, state, policy, decision, asked)
 
 
-def _read(station: Station, claim: WorkClaim, state: PullState) -> Policy:
-    """The policy of the base branch, which is remembered for the events to come. Jobs of other heads stop."""
+def _read(station: Station, claim: WorkClaim, state: PullState) -> tuple[Pull, Policy]:
+    """The pull request and the policy of its base branch, remembered for the events to come. Jobs of other heads stop."""
     with station.database.read() as connection:
-        known = pulls.find(connection, station.forge_name, state.repo, state.number)
-        last_good = pulls.policy(connection, known) if known is not None else None
+        last_good = known_policy(connection, station.forge_name, state.repo, state.number)
     found = read_policy(station, state, last_good)
     with station.database.write() as connection:
         claim.guard(connection)
-        pull = pulls.remember(connection, station.forge_name, state, station.clock())
+        pull = keep_policy(station, connection, state, found)
         jobs.supersede(connection, pull.id, state.head_sha, station.clock())
-        if found.fault:
-            put_effects(station, connection, (policy_fault(state, found.policy, found),), pull.id)
-        else:
-            pulls.save_policy(connection, pull, found.policy, found.sha)
-    return found.policy
+    return pull, found.policy
 
 
 def _settle(
     station: Station,
     claim: WorkClaim,
+    pull: Pull,
     state: PullState,
     effects: tuple[Effect, ...],
     decision: Decision | None = None,
 ) -> None:
     with station.database.write() as connection:
         claim.guard(connection)
-        pull = pulls.find(connection, station.forge_name, state.repo, state.number)
         if decision is not None:
             note_decision(station, connection, state, decision)
-        put_effects(station, connection, effects, None if pull is None else pull.id)
+        put_effects(station, connection, effects, pull.id)
         station.work.finish(connection, claim)
 
 

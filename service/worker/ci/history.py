@@ -6,7 +6,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from ci_dispatch.model import Inventory, Outcome
+from ci_dispatch.model import Inventory
 from ci_dispatch.plan import Attempt
 from service.store import jobs, runners
 from service.store.jobs import Run
@@ -22,11 +22,7 @@ def history_of(connection: sa.Connection, pull_id: int, tested_tree: str) -> lis
 def attempts_of(connection: sa.Connection, run: Run) -> list[Attempt]:
     """All attempts of one run, oldest first."""
     return [
-        Attempt(
-            jobs.job_of(connection, one.id),
-            run.tested_tree,
-            Outcome(one.outcome) if one.outcome else None,
-        )
+        Attempt(jobs.job_of(connection, one.id), run.tested_tree, one.ended)
         for one in jobs.of_run(connection, run.id)
     ]
 

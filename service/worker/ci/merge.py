@@ -17,21 +17,21 @@ from service.worker.station import Station
 log = logging.getLogger(__name__)
 
 
-def merge_tested(station: Station, state: PullState, policy: Policy, decision: Decision) -> None:
+def merge_tested(
+    station: Station, pull: pulls.Pull, state: PullState, policy: Policy, decision: Decision
+) -> None:
     """Merges where the policy says so and our own jobs have passed."""
     if not policy.ci.merge.automatic:
         return
     with station.database.read() as connection:
-        pull = pulls.find(connection, station.forge_name, state.repo, state.number)
-        runs = jobs.runs_of(connection, pull.id) if pull is not None else []
+        runs = jobs.runs_of(connection, pull.id)
         run = next((one for one in runs if one.head_sha == state.head_sha), None)
-        newest = {one.name: one for one in jobs.of_run(connection, run.id)} if run is not None else {}
+        newest = jobs.newest(jobs.of_run(connection, run.id)) if run is not None else {}
     if run is None:
         return
     results = {name: Result(name, run.head_sha, run.base_sha, "skipped") for name, _ in run.skipped}
     for name, one in newest.items():
-        outcome = Outcome(one.outcome) if one.outcome else None
-        results[name] = Result(name, run.head_sha, run.base_sha, outcome)
+        results[name] = Result(name, run.head_sha, run.base_sha, one.ended)
     _merge(station, state, policy, decision, tuple(results.values()))
 
 

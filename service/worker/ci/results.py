@@ -24,9 +24,10 @@ def run_result(station: Station, claim: WorkClaim) -> None:
     with station.database.read() as connection:
         stored, job = jobs.get(connection, job_id), jobs.job_of(connection, job_id)
         report = jobs.report_of(connection, job_id)
-        history = attempts_of(connection, jobs.get_run(connection, stored.run_id))
+        is_due = stored.state is JobState.REPORTED
+        history = attempts_of(connection, jobs.get_run(connection, stored.run_id)) if is_due else []
     result = following = None
-    if stored.state is JobState.REPORTED and report is not None:
+    if is_due and report is not None:
         result = _judge(job, report, stored.cancel)
         following = retry(job, result, history)
     with station.database.write() as connection:

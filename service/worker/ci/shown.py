@@ -67,7 +67,7 @@ def _views(
     station: Station, connection: sa.Connection, pull: pulls.Pull, policy: Policy, run: Run
 ) -> list[JobView]:
     """Each job's newest attempt, and those that were skipped, in the policy's order."""
-    newest = {one.name: one for one in jobs.of_run(connection, run.id)}
+    newest = jobs.newest(jobs.of_run(connection, run.id))
     wanted = {name: jobs.job_of(connection, one.id) for name, one in newest.items()}
     waiting = [wanted[name] for name, one in newest.items() if one.state is JobState.QUEUED]
     offered = inventories(connection, station.clock()) if waiting else ()

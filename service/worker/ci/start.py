@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from ci_dispatch.gate import Decision
-from ci_dispatch.model import Inventory
-from ci_dispatch.plan import Attempt, Change, Plan, plan
+from ci_dispatch.plan import Change, Plan, plan
 from ci_dispatch.reasons import Why, give
 from ci_dispatch.rerun import Answer, retry_again, run_again
 from reviewer.checkout.snapshot import GitCheckout
@@ -30,7 +28,13 @@ from service.worker.station import Station
 
 
 def start(
-    station: Station, claim: WorkClaim, state: PullState, policy: Policy, decision: Decision, asked: Asked
+    station: Station,
+    claim: WorkClaim,
+    pull: pulls.Pull,
+    state: PullState,
+    policy: Policy,
+    decision: Decision,
+    asked: Asked,
 ) -> None:
     """Queues what is to run for the head; what ran for it before stands. Then merges, where nothing is waited for."""
     merged = policy.ci.tree == "merge"
@@ -40,7 +44,7 @@ def start(
         if tree is None:
             conflict = give(Why.CONFLICT, head=state.head_sha[:12])
             answer = asked.reply(replies_of(policy).refused((conflict,)))
-            _store(station, claim, state, None, decision, answer)
+            _store(station, claim, pull, state, None, decision, answer)
             _finish(station, claim)
             return
         source = tree if merged else state.head_sha
@@ -54,14 +58,14 @@ def start(
             trusted=not state.is_fork,
             paths=_paths(checkout),
         )
-        chosen = _choose(station, state, policy, change, asked)
+        chosen = _choose(station, pull, policy, change, asked)
         if chosen.jobs:
             files = CiFiles(station.data)
             for commit in dict.fromkeys((source, base)):
                 _archive(files, checkout, commit)
     run = NewRun(
         key=f"{state.repo}#{state.number}:{state.head_sha}:{base}",
-        pull_id=_pull(station, state).id,
+        pull_id=pull.id,
         head_sha=state.head_sha,
         base_sha=base,
         source_sha=source,
@@ -70,21 +74,18 @@ def start(
         reason=in_words(decision.reason, policy.review.language),
         skipped=chosen.successes if isinstance(chosen, Plan) else (),
     )
-    _store(station, claim, state, (run, chosen), decision, _answer(policy, asked, chosen))
+    _store(station, claim, pull, state, (run, chosen), decision, _answer(policy, asked, chosen))
     if not chosen.jobs:
-        merge_tested(station, state, policy, decision)
+        merge_tested(station, pull, state, policy, decision)
     _finish(station, claim)
 
 
 def _choose(
-    station: Station, state: PullState, policy: Policy, change: Change, asked: Asked
+    station: Station, pull: pulls.Pull, policy: Policy, change: Change, asked: Asked
 ) -> Plan | Answer:
     with station.database.read() as connection:
-        pull = pulls.find(connection, station.forge_name, state.repo, state.number)
-        history: Sequence[Attempt] = (
-            () if pull is None else history_of(connection, pull.id, change.tested_tree)
-        )
-        offered: Sequence[Inventory] = inventories(connection, station.clock())
+        history = history_of(connection, pull.id, change.tested_tree)
+        offered = inventories(connection, station.clock())
     if asked.retry:
         return retry_again(policy.ci, change, matches, history, offered)
     if asked.again:
@@ -120,14 +121,10 @@ def _answer(policy: Policy, asked: Asked, chosen: Plan | Answer) -> tuple[Effect
     return asked.reply(replies_of(policy).left(left)) if left else ()
 
 
-def _pull(station: Station, state: PullState) -> pulls.Pull:
-    with station.database.write() as connection:
-        return pulls.remember(connection, station.forge_name, state, station.clock())
-
-
 def _store(
     station: Station,
     claim: WorkClaim,
+    pull: pulls.Pull,
     state: PullState,
     started: tuple[NewRun, Plan | Answer] | None,
     decision: Decision,
@@ -135,7 +132,6 @@ def _store(
 ) -> None:
     with station.database.write() as connection:
         claim.guard(connection)
-        pull = pulls.remember(connection, station.forge_name, state, station.clock())
         note_decision(station, connection, state, decision)
         if started is not None:
             run, chosen = started

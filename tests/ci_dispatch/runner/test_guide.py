@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ci_dispatch.model import PROGRAM_XIDS
 from ci_dispatch.runner.cli import runner
-from ci_dispatch.runner.nvml import PROGRAM_XIDS
 
 ROOT = Path(__file__).parents[3]
 GUIDE = (ROOT / "docs/gpu-runner.md").read_text()

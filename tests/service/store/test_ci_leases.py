@@ -121,6 +121,12 @@ def test_evidence_of_a_runner_puts_a_gpu_out_of_use_until_the_runner_finds_it_we
     assert ci.beat(gpus=2).quarantined == ()
 
 
+def test_a_fault_of_the_program_puts_no_gpu_out_of_use(ci: Ci) -> None:
+    ci.runner(gpus=1)
+    wrong = Notice(kind="xid", gpu="GPU-h1-0", code=31, detail="Xid 31: a page fault")
+    assert ci.beat(gpus=1, notices=(wrong,)).quarantined == ()
+
+
 def test_what_a_person_put_out_of_use_no_runner_puts_back(ci: Ci) -> None:
     ci.runner(gpus=1)
     with ci.database.write() as connection:
